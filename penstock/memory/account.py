@@ -1,0 +1,116 @@
+"""Who holds the memory, as one report.
+
+Covers: limit, measured use by process, every live budget and its holders, and holders that other rooms name.
+Does not cover: changing any of it (memory/watchdog.py), history (watch/).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.core.errors import InvalidInput
+from penstock.core.sizes import size
+from penstock.memory.budget import live_budgets
+from penstock.memory.limits import Limit, current_limit
+from penstock.memory.meter import Meter, Reading
+
+_named: dict[str, Callable[[], int]] = {}
+_meter = Meter()
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetUse:
+    """One budget at one moment."""
+
+    name: str
+    total: int
+    used: int
+    peak: int
+    holders: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReport:
+    """Memory of this process and its children at one moment. `peak` is the most that any report measured."""
+
+    limit: Limit
+    measured: Reading
+    peak: int
+    budgets: tuple[BudgetUse, ...]
+    named: dict[str, int]
+
+    @property
+    def other(self) -> int:
+        """What is measured and has no name: the interpreter, libraries, and whatever nobody accounts for."""
+        named = sum(budget.used for budget in self.budgets) + sum(self.named.values())
+        return max(0, self.measured.nbytes - named)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as plain data, ready for JSON."""
+        return {
+            "limit": {"nbytes": self.limit.nbytes, "reason": self.limit.reason},
+            "measured": self.measured.nbytes,
+            "peak": self.peak,
+            "processes": [{"pid": p.pid, "name": p.name, "nbytes": p.nbytes} for p in self.measured.by_process],
+            "budgets": [
+                {"name": b.name, "total": b.total, "used": b.used, "peak": b.peak, "holders": dict(b.holders)}
+                for b in self.budgets
+            ],
+            "named": dict(self.named),
+            "other": self.other,
+        }
+
+    def __str__(self) -> str:
+        share = self.measured.nbytes / self.limit.nbytes
+        rows = [
+            ("limit", self.limit.nbytes, self.limit.reason),
+            ("in use", self.measured.nbytes, f"{share:.0%} of the limit; peak {size(self.peak)}"),
+        ]
+        rows += [(f"  {p.name}", p.nbytes, f"process {p.pid}") for p in self.measured.by_process]
+        for budget in self.budgets:
+            note = f"of {size(budget.total)}; peak {size(budget.peak)}"
+            rows.append((f"{budget.name} budget", budget.used, note))
+            rows += [(f"  {who}", nbytes, "") for who, nbytes in _largest_first(budget.holders)]
+        rows += [(name, nbytes, "") for name, nbytes in _largest_first(self.named)]
+        rows.append(("not accounted for", self.other, "interpreter, libraries, the rest"))
+        width = max(len(name) for name, _, _ in rows)
+        return "\n".join(f"{name:<{width}}  {size(nbytes):>8}  {note}".rstrip() for name, nbytes, note in rows)
+
+
+def memory() -> MemoryReport:
+    """Report who holds how much memory now."""
+    return sample(exact=True)
+
+
+def sample(*, exact: bool = False) -> MemoryReport:
+    """The same report for those who ask often: memory that processes share is looked up again only now and then."""
+    with _lock:
+        measured = _meter.read(exact=exact)
+        peak = _meter.peak
+        named = dict(_named)
+    budgets = tuple(BudgetUse(b.name, b.total, b.used, b.peak, b.holders()) for b in live_budgets())
+    return MemoryReport(current_limit(), measured, peak, budgets, {name: ask() for name, ask in named.items()})
+
+
+def add_holder(name: str, nbytes: Callable[[], int]) -> Callable[[], None]:
+    """Name memory outside any budget, such as "model parameters"; the returned function takes the name away."""
+    with _lock:
+        if name in _named:
+            raise InvalidInput(f"{name!r} already accounts for memory; choose another name or remove the first one.")
+        _named[name] = nbytes
+
+    def remove() -> None:
+        with _lock:
+            if _named.get(name) is nbytes:
+                del _named[name]
+
+    return remove
+
+
+def _largest_first(holders: dict[str, int]) -> list[tuple[str, int]]:
+    """Order holders by what they hold."""
+    return sorted(holders.items(), key=lambda item: -item[1])
