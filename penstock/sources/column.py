@@ -1,0 +1,124 @@
+"""One Arrow column as penstock holds it: NumPy where NumPy is good at it.
+
+Covers: the plain type of an Arrow type, its field, and the conversion of arrays.
+Does not cover: which columns a sample shows (sources/table.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from penstock.core.block import Column
+from penstock.core.schema import OBJECT, Field
+
+_UNIT = {"s": "s", "ms": "ms", "us": "us", "ns": "ns"}
+
+
+def is_numeric(kind: pa.DataType) -> bool:
+    """Whether a column of this type can be a column of a matrix."""
+    return bool(pt.is_integer(kind) or pt.is_floating(kind) or pt.is_boolean(kind))
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type that a column has once dictionaries, views, decimals and times are resolved."""
+    if pt.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.FixedShapeTensorType):
+        return plain_type(kind.storage_type)
+    if pt.is_decimal(kind) or pt.is_null(kind):
+        return pa.float64()
+    if pt.is_time(kind):
+        return pa.duration(kind.unit)
+    if pt.is_string_view(kind):
+        return pa.string()
+    if pt.is_binary_view(kind) or pt.is_fixed_size_binary(kind):
+        return pa.binary()
+    return kind
+
+
+def plain_column(array: pa.Array, fill: Any = None) -> pa.Array:
+    """The column in its plain type, missing values replaced if `fill` is given."""
+    if isinstance(array, pa.ExtensionArray) and not isinstance(array.type, pa.FixedShapeTensorType):
+        array = array.storage
+    if pt.is_dictionary(array.type):
+        return plain_column(array.dictionary_decode(), fill)
+    kind = plain_type(array.type)
+    if kind != array.type:
+        if pt.is_time(array.type):
+            array = pc.cast(pc.cast(array, pa.int32() if pt.is_time32(array.type) else pa.int64()), pa.int64())
+        array = pc.cast(array, kind, safe=False)
+    if fill is not None and array.null_count and not pt.is_nested(kind):
+        array = _filled(array, fill)
+    return array
+
+
+def _filled(array: pa.Array, fill: Any) -> pa.Array:
+    try:
+        return pc.fill_null(array, pa.scalar(fill, type=array.type))
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return array  # one fill for all columns: a number does not fit text, so text stays missing
+
+
+def plain_field(name: str, kind: pa.DataType, null_is_nan: bool) -> Field:
+    """What a row of a plain column is."""
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return Field(name, np.dtype(kind.value_type.to_pandas_dtype()), tuple(kind.shape))
+    if pt.is_fixed_size_list(kind) and pt.is_primitive(kind.value_type) and not pt.is_boolean(kind.value_type):
+        return Field(name, _dtype(kind.value_type), (kind.list_size,))
+    depth = 0
+    while pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        kind, depth = kind.value_type, depth + 1
+    shape: tuple[int | None, ...] = (None,) * depth
+    text = pt.is_string(kind) or pt.is_large_string(kind)
+    if text or not pt.is_primitive(kind):
+        return Field(name, OBJECT, shape, text=text)
+    if null_is_nan and (pt.is_integer(kind) or pt.is_boolean(kind)):
+        return Field(name, np.dtype(np.float64), shape)
+    return Field(name, _dtype(kind), shape)
+
+
+def _dtype(kind: pa.DataType) -> np.dtype[Any]:
+    if pt.is_date32(kind):
+        return np.dtype("datetime64[D]")
+    if pt.is_date64(kind):
+        return np.dtype("datetime64[ms]")
+    if pt.is_timestamp(kind):
+        return np.dtype(f"datetime64[{_UNIT[kind.unit]}]")
+    if pt.is_duration(kind):
+        return np.dtype(f"timedelta64[{_UNIT[kind.unit]}]")
+    dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+    return dtype
+
+
+def to_column(array: pa.Array, null_is_nan: bool) -> Column:
+    """A plain column as a block holds it."""
+    kind = array.type
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return np.asarray(array.to_numpy_ndarray())
+    if pt.is_fixed_size_list(kind) and pt.is_primitive(kind.value_type) and not pt.is_boolean(kind.value_type):
+        return _fixed_list(array)
+    if not pt.is_primitive(kind):
+        return array
+    if (pt.is_integer(kind) or pt.is_boolean(kind)) and (null_is_nan or array.null_count):
+        array = pc.cast(pc.cast(array, pa.uint8()) if pt.is_boolean(kind) else array, pa.float64(), safe=False)
+    return np.asarray(array.to_numpy(zero_copy_only=False), dtype=_dtype(array.type))
+
+
+def _fixed_list(array: pa.Array) -> Column:
+    """Lists of one length as a matrix; a missing list is a row of NaN, or the lists stay Arrow if they are integers."""
+    length = array.type.list_size
+    # `values` shows the parent's whole buffer: the slice's own rows are cut out by hand.
+    values = array.values.slice(array.offset * length, len(array) * length)
+    floating = pt.is_floating(values.type)
+    if (array.null_count or values.null_count) and not floating:
+        return array
+    matrix = values.to_numpy(zero_copy_only=False).reshape(len(array), length)
+    if array.null_count:
+        matrix = matrix.copy()
+        matrix[pc.is_null(array).to_numpy(zero_copy_only=False)] = np.nan
+    return np.asarray(matrix)

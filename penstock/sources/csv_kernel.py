@@ -1,0 +1,156 @@
+"""Numbers from text, compiled: a stretch of CSV lines straight into row-major arrays.
+
+Covers: the Numba kernel for lines without quotes whose wanted columns are all floats or integers, its tables, and
+compiling it in the background while PyArrow serves.
+Does not cover: text, dates, quotes, damaged lines: the kernel hands these back and PyArrow reads them (csv_parse.py).
+
+Every number is correctly rounded. Short numbers are one exact division, up to 19 digits the Eisel-Lemire product;
+what that cannot settle (more digits, subnormals, words such as inf) is listed, and PyArrow casts it from its text.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.memory.buffers import empty
+
+SKIP, MATRIX, FLOAT, INTEGER = 0, 1, 2, 3
+"""What becomes of a column: nothing, a column of the matrix, a float64 of its own, an int64 of its own."""
+
+_log = logging.getLogger("penstock")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each column of a line goes: `kinds[c]` says how and `slots[c]` the position among its kind."""
+
+    kinds: tuple[int, ...]
+    slots: tuple[int, ...]
+    delimiter: str
+    null_values: tuple[str, ...]
+    dtype: Any = np.float32
+
+    def count(self, kind: int) -> int:
+        """How many columns are of a kind."""
+        return sum(k == kind for k in self.kinds)
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """Rows of a stretch: the matrix, and the columns that stand alone (one row of the array each)."""
+
+    matrix: np.ndarray
+    floats: np.ndarray
+    integers: np.ndarray
+
+    def column(self, kind: int, slot: int) -> np.ndarray:
+        """The array of a column that went to `slot` among its kind."""
+        return self.matrix if kind == MATRIX else self.floats[slot] if kind == FLOAT else self.integers[slot]
+
+
+class Kernel:
+    """The compiled parser of this process. Compiling starts at the first call and nobody waits for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ready: dict[Any, Any] = {}
+        self._asked: set[Any] = set()
+
+    def loaded(self, dtype: Any) -> Any:
+        """The compiled functions if they are there; nothing is started."""
+        return self._ready.get(np.dtype(dtype))
+
+    def get(self, dtype: Any, wait: bool = False) -> Any:
+        """The compiled functions for a matrix dtype, or None while they are not there."""
+        key = np.dtype(dtype)
+        found = self.loaded(key)
+        if found is not None:
+            return found
+        if wait:
+            self._compile(key)
+            return self._ready.get(key)
+        with self._lock:
+            if key not in self._asked:
+                self._asked.add(key)
+                threading.Thread(target=self._compile, args=(key,), name="penstock-compile", daemon=True).start()
+        return None
+
+    def make(self, dtype: np.dtype[Any]) -> Any:
+        """Compile, or load what was compiled before."""
+        from penstock.sources.csv_numba import compiled
+
+        return compiled(dtype)
+
+    def _compile(self, key: np.dtype[Any]) -> None:
+        try:
+            self._ready[key] = self.make(key)
+        except Exception as error:  # a broken compiler costs speed, never the run
+            _log.warning("A parser could not be compiled (%s); PyArrow reads instead.", error)
+
+
+kernel = Kernel()
+"""One per process: compiled code is shared by all sources."""
+
+
+def parse(data: bytes | memoryview, layout: Layout, wait: bool = False) -> Parsed | None:
+    """Parse whole lines, or None when the kernel is not compiled yet or the lines are not for it."""
+    found = kernel.get(layout.dtype, wait)
+    if found is None:
+        return None
+    count, run = found
+    text = np.frombuffer(data, dtype=np.uint8)
+    if not len(text):
+        return None
+    words = [w.encode() for w in layout.null_values]
+    ends = np.cumsum([0, *map(len, words)]).astype(np.int64)
+    nulls = np.frombuffer(b"".join(words) or b"\0", dtype=np.uint8)
+    rows = int(count(text)) + 1
+    matrix = empty((rows, layout.count(MATRIX)), layout.dtype)
+    floats = empty((layout.count(FLOAT), rows), np.float64)
+    integers = empty((layout.count(INTEGER), rows), np.int64)
+    slow = np.empty((4096 + rows // 4, 4), np.int64)
+    plan = np.array([layout.kinds, layout.slots], dtype=np.int64)
+    done, nslow = run(text, ord(layout.delimiter), plan, (nulls, ends), (matrix, floats, integers), slow)
+    if done < 0:
+        return None
+    parsed = Parsed(matrix[:done], floats[:, :done], integers[:, :done])
+    return parsed if nslow == 0 or _settle(text, slow[:nslow], layout, parsed) else None
+
+
+def _settle(text: np.ndarray, cells: np.ndarray, layout: Layout, parsed: Parsed) -> bool:
+    """Read the listed cells from their text, exactly; False if one is not a number."""
+    raw = text.tobytes() if len(cells) > 1000 else None
+    for kind, target in ((MATRIX, parsed.matrix), (FLOAT, parsed.floats)):
+        mine = cells[np.array(layout.kinds)[cells[:, 1]] == kind]
+        if not len(mine):
+            continue
+        words = [_word(text, raw, int(a), int(b)) for a, b in mine[:, 2:]]
+        values = exact(words, target.dtype)
+        if values is None:
+            return False
+        slots = np.array(layout.slots)[mine[:, 1]]
+        if kind == MATRIX:
+            target[mine[:, 0], slots] = values
+        else:
+            target[slots, mine[:, 0]] = values
+    return True
+
+
+def _word(text: np.ndarray, raw: bytes | None, start: int, end: int) -> str:
+    cell = raw[start:end] if raw is not None else text[start:end].tobytes()
+    return cell.strip(b" \t").removeprefix(b"+").decode("utf-8", "replace")
+
+
+def exact(words: Sequence[str], dtype: Any) -> np.ndarray | None:
+    """Numbers from words, correctly rounded to the dtype; None if a word is not a number."""
+    try:
+        return np.asarray(pa.array(words, pa.string()).cast(pa.from_numpy_dtype(dtype)).to_numpy(zero_copy_only=False))
+    except pa.ArrowInvalid:
+        return None

@@ -1,0 +1,237 @@
+"""What an HDF5 file holds, found out once: names, shapes, dtypes, how rows are stored.
+
+Covers: opening files (local and remote), choosing datasets, facts about each, clear errors for files that are not HDF5.
+Does not cover: reading rows (sources/hdf5_chunks.py), grouping them into units (sources/hdf5.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from penstock.core.errors import BadData, InvalidInput, MissingExtra, NotFound, SchemaChanged
+from penstock.core.schema import OBJECT, Field
+from penstock.sources import storage
+from penstock.sources.hdf5_heap import RECORD
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+DEFLATE, SHUFFLE = 1, 2
+
+Storage = Literal["contiguous", "chunked", "packed", "library"]
+"""contiguous: one run of rows; chunked: chunks of whole rows, unfiltered; packed: chunks that we assemble and inflate
+ourselves; library: whatever only the HDF5 library can read (text, compact or virtual layouts, other filters)."""
+
+
+@dataclass(frozen=True)
+class Dataset5:
+    """Facts about one dataset in one file."""
+
+    name: str
+    shape: tuple[int, ...]
+    stored: np.dtype[Any]
+    raw: np.dtype[Any]
+    storage: Storage
+    chunk: tuple[int, ...] | None
+    filters: tuple[int, ...]
+    text: bool
+    value_nbytes: int
+    fill: bytes
+
+    @property
+    def rows(self) -> int:
+        return self.shape[0]
+
+    @functools.cached_property
+    def row_nbytes(self) -> int:
+        """Decoded bytes of one row (estimated from a few values where lengths differ)."""
+        count = math.prod(self.shape[1:])
+        return count * (self.value_nbytes if self.stored == OBJECT else self.stored.itemsize)
+
+    @property
+    def stride(self) -> int:
+        """Bytes of one row as the file holds it; for values of open length, those of its heap records."""
+        return math.prod(self.shape[1:]) * self.raw.itemsize
+
+    @property
+    def in_heap(self) -> bool:
+        """Whether rows are records that point into the heap."""
+        return self.stored == OBJECT and self.storage != "library"
+
+    @property
+    def item(self) -> int:
+        """Bytes of one element of a value of open length."""
+        return 1 if self.text else int(self.stored.metadata["vlen"].itemsize) if self.stored.metadata else 1
+
+    @property
+    def chunk_nbytes(self) -> int:
+        """Decoded bytes of one stored chunk, 0 where there are none."""
+        return 0 if self.chunk is None else math.prod(self.chunk) * self.raw.itemsize
+
+    def field(self, column: str) -> Field:
+        """The column that this dataset becomes."""
+        if self.text:
+            return Field(column, OBJECT, self.shape[1:], text=True)
+        if self.stored == OBJECT:
+            inner = self.stored.metadata.get("vlen") if self.stored.metadata else None
+            ragged = isinstance(inner, np.dtype)
+            return Field(column, inner if ragged else OBJECT, (None,) if ragged else self.shape[1:])  # type: ignore[arg-type]
+        if self.stored.kind == "S":
+            return Field(column, OBJECT, self.shape[1:])
+        return Field(column, self.stored.newbyteorder("="), self.shape[1:])
+
+
+def h5py_module() -> Any:
+    """The h5py package, or an error that says how to get it."""
+    try:
+        import h5py
+    except ImportError as error:
+        raise MissingExtra(what="read_hdf5", extra="hdf5") from error
+    return h5py
+
+
+@contextmanager
+def opened(path: str) -> Iterator[Any]:
+    """An open h5py.File, closed afterwards; damage becomes `BadData`."""
+    file, stream = open_h5(path)
+    try:
+        yield file
+    finally:
+        file.close()
+        if stream is not None:
+            stream.close()
+
+
+def open_h5(path: str) -> tuple[Any, Any]:
+    """An h5py.File and, for remote paths, the stream under it."""
+    h5py = h5py_module()
+    nbytes = storage.file_size(path)
+    if not _signed(path, nbytes):
+        raise BadData(path, f"is not an HDF5 file ({nbytes} bytes without an HDF5 signature)")
+    stream = storage.open_file(path) if storage.is_remote(path) else None
+    try:
+        # Readers never need the lock, and many network file systems refuse it.
+        if stream is None:
+            return h5py.File(path, "r", locking="best-effort"), None
+        return h5py.File(stream, "r"), stream
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        if stream is not None:
+            stream.close()
+        raise BadData(path, f"cannot be opened as HDF5: {reason(error)}") from error
+
+
+def _signed(path: str, nbytes: int) -> bool:
+    place = 0
+    while place + len(SIGNATURE) <= nbytes:
+        if storage.read_range(path, place, len(SIGNATURE)) == SIGNATURE:
+            return True
+        place = 512 if place == 0 else place * 2  # a user block may stand before the signature
+    return False
+
+
+def reason(error: BaseException) -> str:
+    """The library's words on one line, "truncated file" made plain."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if "truncated file" in text:
+        return f"the file is truncated ({text})"
+    if ("filter" in text and "not registered" in text) or "can't open directory" in text:
+        return f"a compression filter is missing; `import hdf5plugin` before reading may supply it ({text})"
+    return text
+
+
+def list_datasets(file: Any) -> list[str]:
+    """Paths of all datasets with rows, in the file's order."""
+    h5py, found = h5py_module(), []
+
+    def visit(name: str, node: Any) -> None:
+        if isinstance(node, h5py.Dataset) and node.shape:
+            found.append(name)
+
+    try:
+        file.visititems(visit)
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
+        raise BadData(file.filename, f"its HDF5 structure is damaged: {reason(error)}") from error
+    return found
+
+
+def survey(path: str, wanted: Mapping[str, str]) -> dict[str, Dataset5]:
+    """Facts about the wanted datasets (column -> dataset path) of one file; all must have the same rows."""
+    with opened(path) as file:
+        try:
+            facts = {column: _facts(path, file, name) for column, name in wanted.items()}
+        except (OSError, RuntimeError, ValueError, KeyError, TypeError, OverflowError, UnicodeDecodeError) as error:
+            if isinstance(error, (NotFound, InvalidInput)):
+                raise
+            raise BadData(path, f"its HDF5 structure is damaged: {reason(error)}") from error
+    lengths = {fact.name: fact.rows for fact in facts.values()}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name!r} has {rows}" for name, rows in lengths.items())
+        raise SchemaChanged(f"{path}: datasets differ in rows: {told}. Choose datasets of one length.")
+    return facts
+
+
+def _facts(path: str, file: Any, name: str) -> Dataset5:
+    h5py = h5py_module()
+    node = file.get(name)
+    if node is None:
+        there = list_datasets(file)
+        raise NotFound(f"{path} has no dataset {name!r}. There are: {', '.join(map(repr, there)) or 'none'}.")
+    if not isinstance(node, h5py.Dataset):
+        inside = [f"{name}/{child}" for child in node]
+        raise InvalidInput(f"{path}: {name!r} is a group. Name a dataset, such as {', '.join(map(repr, inside[:5]))}.")
+    if not node.shape:
+        raise InvalidInput(f"{path}: dataset {name!r} is a single value, so it has no rows.")
+    stored = node.dtype
+    if stored.fields is not None or stored.kind in "VU":
+        raise InvalidInput(
+            f"{path}: dataset {name!r} has the compound or opaque type {stored}, which has no array form."
+        )
+    text = h5py.check_string_dtype(stored) is not None
+    inner = h5py.check_vlen_dtype(stored)
+    if stored == OBJECT and not text and (inner is None or len(node.shape) > 1):
+        raise InvalidInput(f"{path}: dataset {name!r} holds {stored} (references or nested lengths), not values.")
+    filters = _filters(node)
+    raw = RECORD if stored == OBJECT else stored
+    kind = _storage_of(node, filters, raw)
+    if kind == "library" and stored == OBJECT and 0 not in node.shape:
+        # The library loops for ever in a damaged heap, so it is never let near one.
+        raise InvalidInput(
+            f"{path}: dataset {name!r} has values of open length in a layout or compression that is not supported. "
+            f"Store it contiguous, or chunked with gzip."
+        )
+    fill = bytes(raw.itemsize)
+    if stored != OBJECT and kind in ("chunked", "packed"):
+        fill = np.asarray(node.fillvalue, stored).tobytes()
+    return Dataset5(
+        name, tuple(map(int, node.shape)), stored, raw, kind, node.chunks, filters, text, raw.itemsize, fill
+    )
+
+
+def _filters(node: Any) -> tuple[int, ...]:
+    plist = node.id.get_create_plist()
+    return tuple(int(plist.get_filter(i)[0]) for i in range(plist.get_nfilters()))
+
+
+def _storage_of(node: Any, filters: tuple[int, ...], raw: np.dtype[Any]) -> Storage:
+    h5py = h5py_module()
+    plist = node.id.get_create_plist()
+    layout = plist.get_layout()
+    if raw.kind not in "biufcSV" or 0 in node.shape or node.file.userblock_size:
+        return "library"
+    # The file's own layout of values must be the one we read: odd precisions, paddings or addresses need the library.
+    if node.file.id.get_create_plist().get_sizes() != (8, 8):
+        return "library"
+    if raw != RECORD and node.id.get_type().get_size() != raw.itemsize:
+        return "library"
+    if layout == h5py.h5d.CONTIGUOUS and not plist.get_external_count() and node.id.get_offset() is not None:
+        return "contiguous"
+    if layout != h5py.h5d.CHUNKED or any(f not in (DEFLATE, SHUFFLE) for f in filters):
+        return "library"
+    if not filters and node.chunks[1:] == node.shape[1:]:
+        return "chunked"
+    return "packed"

@@ -1,0 +1,190 @@
+"""JSON lines to Arrow tables, and finding the lines that do not parse.
+
+Covers: one type for each field over samples, nested fields by dotted names, parsing a piece with exact blame.
+Does not cover: cutting files into pieces (sources/text_lines.py), blocks (sources/json.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+import pyarrow.types as pt
+
+from penstock.core.errors import NotFound
+from penstock.sources.text_lines import line_starts
+
+PIECE_NBYTES = 1 << 18
+
+BLANK = re.compile(rb"\A\s|\n[\n\r \t]")
+"""What a text has whose lines may be blank."""
+
+Bad = tuple[int, str]
+"""Where a line starts in the piece, and what is wrong with it."""
+
+
+def agree(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    """The type that holds both, or None."""
+    if left == right or pt.is_null(right):
+        return left
+    if pt.is_null(left):
+        return right
+    if {str(left), str(right)} == {"int64", "double"}:
+        return pa.float64()
+    if pt.is_struct(left) and pt.is_struct(right):
+        merged = merge_fields([*left], [*right])
+        return None if merged is None else pa.struct(merged)
+    if pt.is_list(left) and pt.is_list(right):
+        inner = agree(left.value_type, right.value_type)
+        return None if inner is None else pa.list_(inner)
+    return None
+
+
+def merge_fields(left: Sequence[pa.Field], right: Sequence[pa.Field]) -> list[pa.Field] | None:
+    """Fields of both, each with a type that holds both; None where one cannot be had."""
+    found = {field.name: field.type for field in left}
+    for field in right:
+        kind = agree(found[field.name], field.type) if field.name in found else field.type
+        if kind is None:
+            return None
+        found[field.name] = kind
+    return [pa.field(name, kind) for name, kind in found.items()]
+
+
+def settled(kind: pa.DataType) -> pa.DataType:
+    """What a sampled type is read as: dates stay the text that they are, and what was always null is text."""
+    if pt.is_timestamp(kind) or pt.is_null(kind):
+        return pa.string()
+    if pt.is_struct(kind):
+        return pa.struct([pa.field(f.name, settled(f.type)) for f in kind])
+    return pa.list_(settled(kind.value_type)) if pt.is_list(kind) else kind
+
+
+def leaves(fields: Sequence[pa.Field], prefix: str = "") -> Iterator[tuple[str, pa.DataType]]:
+    """Dotted names and types of all fields that are not objects themselves."""
+    for field in fields:
+        name = f"{prefix}{field.name}"
+        if pt.is_struct(field.type) and field.type.num_fields:
+            yield from leaves([*field.type], f"{name}.")
+        elif not pt.is_struct(field.type):
+            yield name, field.type
+
+
+def chosen_schema(fields: Sequence[pa.Field], wanted: Sequence[str], types: Mapping[str, pa.DataType]) -> pa.Schema:
+    """The (nested) schema to parse with: only what is wanted, so that the rest is skipped."""
+    known = dict(leaves(fields))
+    tree: dict[str, Any] = {}
+    for name in wanted:
+        kind = types.get(name, known.get(name))
+        if kind is None:
+            some = ", ".join(list(known)[:50])
+            raise NotFound(f"The JSON has no field {name!r}. There are: {some or 'none'}.")
+        steps = split_name(name, fields)
+        node = tree
+        for step in steps[:-1]:
+            node = node.setdefault(step, {})
+        node[steps[-1]] = kind
+    return pa.schema(_fields(tree))
+
+
+def split_name(name: str, fields: Sequence[pa.Field]) -> list[str]:
+    """The path of a dotted name; a field whose own name has dots wins over nesting."""
+    for field in fields:
+        if field.name == name:
+            return [name]
+        if name.startswith(field.name + ".") and pt.is_struct(field.type):
+            return [field.name, *split_name(name[len(field.name) + 1 :], [*field.type])]
+    return [name]
+
+
+def _fields(tree: Mapping[str, Any]) -> list[pa.Field]:
+    return [pa.field(n, pa.struct(_fields(kind)) if isinstance(kind, dict) else kind) for n, kind in tree.items()]
+
+
+def flat(table: pa.Table, wanted: Sequence[str]) -> pa.Table:
+    """Nested columns under their dotted names."""
+    arrays = []
+    for name in wanted:
+        steps = split_name(name, [*table.schema])
+        column = table.column(steps[0])
+        arrays.append(pc.struct_field(column, steps[1:]) if len(steps) > 1 else column)
+    return pa.table(arrays, names=list(wanted))
+
+
+def read(text: bytes | memoryview, schema: pa.Schema | None) -> pa.Table:
+    """A piece in one go; with a schema other fields are skipped. Raises ArrowInvalid."""
+    if schema is None:
+        bytes(text).decode("utf-8")  # inferred names are not checked by the parser
+    behaviour = "infer" if schema is None else "ignore"
+    table = pj.read_json(
+        pa.BufferReader(pa.py_buffer(text)),
+        read_options=pj.ReadOptions(use_threads=False, block_size=max(16, len(text) + 1)),
+        parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=behaviour),
+    )
+    table.validate(full=True)  # text is not checked for UTF-8 while it is parsed
+    return table
+
+
+def parse(text: memoryview, schema: pa.Schema) -> tuple[pa.Table, np.ndarray | None, list[Bad]]:
+    """The rows, the starts of their lines if some were left out, and the lines left out."""
+    if not bytes(text[: 1 << 16]).strip() and not bytes(text).strip():
+        return schema.empty_table(), None, []
+    try:
+        table = read(text, schema)
+    except (pa.ArrowException, UnicodeDecodeError):
+        table = None
+    # Parsed as one document, an object may span lines or share one; a row must be a line.
+    if table is not None and table.num_rows == count_lines(text):
+        return table, None, []
+    starts = line_starts(text, blank=False)
+    ends = np.append(starts[1:], len(text))
+    good: list[pa.Table] = []
+    kept: list[np.ndarray] = []
+    bad: list[Bad] = []
+    _halves(text, starts, ends, schema, (good, kept, bad))
+    table = pa.concat_tables(good) if good else schema.empty_table()
+    return table, np.concatenate(kept) if kept else np.empty(0, np.int64), bad
+
+
+def count_lines(text: memoryview) -> int:
+    """Lines that are not blank; counting newlines suffices where no line is."""
+    if BLANK.search(text):
+        return len(line_starts(text, blank=False))
+    return count_newlines(text) + (bytes(text[-1:]) != b"\n")
+
+
+def count_newlines(text: memoryview) -> int:
+    """Newlines, without a second copy of all the text."""
+    return sum(bytes(text[at : at + PIECE_NBYTES]).count(b"\n") for at in range(0, len(text), PIECE_NBYTES))
+
+
+def _halves(
+    text: memoryview,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    schema: pa.Schema,
+    out: tuple[list[pa.Table], list[np.ndarray], list[Bad]],
+) -> None:
+    """Close in on the lines that do not parse: what parses whole is kept whole."""
+    if not len(starts):
+        return
+    try:
+        table = read(text[int(starts[0]) : int(ends[-1])], schema)
+        if table.num_rows == len(starts):
+            out[0].append(table)
+            out[1].append(starts)
+            return
+        reason = f"the line holds {table.num_rows} objects" if len(starts) == 1 else ""
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        reason = str(error).replace(" in row 0", "").removeprefix("JSON parse error: ")
+    if len(starts) == 1:
+        out[2].append((int(starts[0]), reason))
+        return
+    middle = len(starts) // 2
+    _halves(text, starts[:middle], ends[:middle], schema, out)
+    _halves(text, starts[middle:], ends[middle:], schema, out)

@@ -1,0 +1,191 @@
+"""Arrays in `.npy` and `.npz` files, row by row, without loading them.
+
+Covers: finding where an array lies in its file, taking rows of it (mapped, or by ranged reads), joining files.
+Does not cover: samples made of several arrays (sources/arrays.py).
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+
+from penstock.core.errors import BadData, InvalidInput, NotFound, SchemaChanged
+from penstock.sources import storage
+from penstock.sources.cache_folder import cache_folder, written
+
+HEADER_NBYTES = 4096
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """An array somewhere in a file: dtype, shape, and the offset of its first byte."""
+
+    path: str
+    offset: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fortran: bool = False
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def row_nbytes(self) -> int:
+        return int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
+
+    @cached_property
+    def mapped(self) -> np.ndarray:
+        """The array as a mapping of its file: pages come and go with the page cache and count as no memory."""
+        if len(self) == 0 or self.row_nbytes == 0:
+            return np.empty(self.shape, self.dtype)
+        order: Any = "F" if self.fortran else "C"
+        return np.memmap(
+            storage.local_path(self.path), self.dtype, mode="r", offset=self.offset, shape=self.shape, order=order
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "mapped"}
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """The given rows, copied."""
+        if not storage.is_remote(self.path):
+            # A plain array: going through the memmap class costs Python for every call.
+            return np.take(np.asarray(self.mapped), rows, axis=0, mode="clip")
+        if self.fortran:
+            raise InvalidInput(f"{self.path} is stored column by column: its rows cannot be read from afar. Copy it.")
+        size = self.row_nbytes
+        pieces = storage.read_ranges(self.path, [(self.offset + int(row) * size, size) for row in rows])
+        return np.frombuffer(b"".join(pieces), self.dtype).reshape(len(rows), *self.shape[1:])
+
+
+class JoinedArrays:
+    """Several stored arrays as one, along rows."""
+
+    def __init__(self, parts: Sequence[StoredArray]) -> None:
+        self.parts = list(parts)
+        first = self.parts[0]
+        for part in self.parts[1:]:
+            if part.dtype != first.dtype or part.shape[1:] != first.shape[1:]:
+                raise SchemaChanged(
+                    f"{part.path} holds rows of {part.dtype}{list(part.shape[1:])}, "
+                    f"{first.path} of {first.dtype}{list(first.shape[1:])}."
+                )
+        self.ends = np.cumsum([len(part) for part in self.parts])
+        self.dtype, self.shape = first.dtype, (int(self.ends[-1]), *first.shape[1:])
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """The given rows, in that order, copied."""
+        if len(self.parts) == 1:
+            return self.parts[0].take(rows)
+        out = np.empty((len(rows), *self.shape[1:]), self.dtype)
+        which = np.searchsorted(self.ends, rows, side="right")
+        for number in np.unique(which):
+            mine = np.flatnonzero(which == number)
+            start = int(self.ends[number - 1]) if number else 0
+            out[mine] = self.parts[int(number)].take(rows[mine] - start)
+        return out
+
+    def where(self, row: int) -> str:
+        """File and row, in words."""
+        number = int(np.searchsorted(self.ends, row, side="right"))
+        start = int(self.ends[number - 1]) if number else 0
+        return f"{self.parts[number].path}, row {row - start}"
+
+
+def stored_npy(path: str) -> StoredArray:
+    """The array of a `.npy` file."""
+    head = storage.read_range(path, 0, HEADER_NBYTES)
+    return _whole(_described(path, head, 0))
+
+
+def _whole(found: StoredArray) -> StoredArray:
+    """The array, if its file is as long as it has to be."""
+    need, have = found.offset + len(found) * found.row_nbytes, storage.file_size(found.path)
+    if have < need:
+        raise BadData(f"{found.path}, byte {have}", f"the file is cut short: {need} bytes are announced")
+    return found
+
+
+def _described(path: str, head: bytes, start: int) -> StoredArray:
+    stream = io.BytesIO(head)
+    try:
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(stream)
+    except (ValueError, EOFError, SyntaxError, tokenize.TokenError) as error:
+        raise BadData(path, f"is not an array file of NumPy ({error})") from error
+    if dtype.hasobject:
+        raise BadData(path, "holds Python objects, which can only be loaded by running them; store plain arrays")
+    if not shape:
+        raise BadData(path, "holds a single value, which has no rows")
+    return StoredArray(path, start + stream.tell(), dtype, tuple(shape), fortran and len(shape) > 1)
+
+
+def stored_npz(path: str, cache: str | None = None) -> dict[str, StoredArray]:
+    """The arrays of a `.npz` file by name. Compressed ones are unpacked once into a folder."""
+    try:
+        with zipfile.ZipFile(storage.open_file(path)) as archive:
+            found = {}
+            for member in archive.infolist():
+                name = member.filename.removesuffix(".npy")
+                if member.compress_type == zipfile.ZIP_STORED:
+                    found[name] = _stored_member(path, archive, member)
+                else:
+                    found[name] = _unpacked_member(path, archive, member, cache)
+    except (
+        zipfile.BadZipFile,
+        NotImplementedError,
+        RuntimeError,
+    ) as error:  # also: a method or password of another tool
+        raise BadData(path, f"is not an archive of arrays ({error})") from error
+    if not found:
+        raise BadData(path, "is an archive without an array")
+    return found
+
+
+def _stored_member(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> StoredArray:
+    """An uncompressed member lies in the archive as it is: behind its local header."""
+    local = storage.read_range(path, member.header_offset, 30)
+    if len(local) < 30 or local[:4] != b"PK\x03\x04":
+        raise BadData(f"{path}, byte {member.header_offset}", f"no header of member {member.filename!r}")
+    name_nbytes, extra_nbytes = struct.unpack("<HH", local[26:30])
+    start = member.header_offset + 30 + name_nbytes + extra_nbytes
+    head = storage.read_range(path, start, min(HEADER_NBYTES, member.file_size))
+    return _whole(_described(path, head, start))
+
+
+def _unpacked_member(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo, cache: str | None) -> StoredArray:
+    """A compressed member has no row access: it is unpacked to a file beside others of its kind, once."""
+    folder = os.path.join(cache_folder(), "npz") if cache is None else cache
+    name = f"{os.path.basename(path)}-{storage.stamp(path)}-{member.CRC:08x}-{os.path.basename(member.filename)}"
+    target = os.path.join(folder, name.replace(os.sep, "_"))
+    if not os.path.exists(target):
+        os.makedirs(folder, exist_ok=True)
+        try:
+            with archive.open(member) as source, written(target) as out:
+                shutil.copyfileobj(cast(BinaryIO, source), out, 1 << 20)
+        except (EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise BadData(f"{path}, member {member.filename}", f"cannot be unpacked ({error})") from error
+    return stored_npy(target)
+
+
+def members(found: dict[str, StoredArray], names: Sequence[str], path: str) -> list[StoredArray]:
+    """The named arrays of an archive."""
+    for name in names:
+        if name not in found:
+            raise NotFound(f"{path} has no array {name!r}. There are: {', '.join(found)}.")
+    return [found[name] for name in names]

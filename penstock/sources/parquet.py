@@ -1,0 +1,259 @@
+"""Parquet files: a unit is a row group, several small ones, or a giant one in slices.
+
+Covers: `ParquetSource`: footers read once and kept packed, projection, filters, giant and tiny row groups, damage.
+Does not cover: how columns become samples (sources/table.py), opening paths (sources/storage.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from penstock.core.block import Block, Origin
+from penstock.core.errors import BadData, InvalidInput, NotFound, SchemaChanged
+from penstock.core.schema import Schema
+from penstock.core.source import BLOCK_NBYTES, OnError
+from penstock.sources import storage
+from penstock.sources.parquet_survey import Survey, opened, survey
+from penstock.sources.table import TableShape, one_batch
+
+OPEN_FILES = 32
+"""Parsed footers kept; a footer of 40 columns and 100 row groups is about 1 MB of objects."""
+
+IDLE_READERS = 16
+"""Open files kept for their next row group: the first read of a new reader costs 2 ms more (measured, 41 columns)."""
+
+STREAM_NBYTES = 1 << 20
+"""Buffer for each column of a row group that is read in slices."""
+
+BUFFER_NBYTES = 1 << 16
+"""Buffer through which a column is read. Without one, a column's stored bytes all lie in memory before the first is
+decoded."""
+
+Filters = Any
+
+
+class ParquetSource:
+    """Rows of Parquet files."""
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        shape: TableShape,
+        filters: Filters = None,
+        on_error: OnError | None = None,
+        block_nbytes: int = BLOCK_NBYTES,
+    ) -> None:
+        self.paths, self.shape, self.block_nbytes = list(paths), shape, block_nbytes
+        self.filters = as_expression(filters)
+        self._on_error = on_error if on_error is not None else OnError()
+        self._lock = threading.Lock()
+        self._footers: OrderedDict[int, pq.FileMetaData] = OrderedDict()
+        self._idle: list[tuple[int, pq.ParquetFile]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_lock": None, "_footers": OrderedDict(), "_idle": []}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+
+    @property
+    def remote(self) -> bool:
+        return storage.any_remote(self.paths)
+
+    @property
+    def label(self) -> str:
+        more = f" and {len(self.paths) - 1} more" if len(self.paths) > 1 else ""
+        return f"parquet({self.paths[0]}{more})"
+
+    @property
+    def on_error(self) -> OnError:
+        return self._on_error
+
+    @cached_property
+    def survey(self) -> Survey:
+        """Row groups of all files, as packed numbers, and the schema of the first."""
+        return survey(self.paths, self.shape, self.filters, self.block_nbytes, self._on_error)
+
+    def schema(self) -> Schema:
+        return self.shape_bound.schema(self.survey.arrow, self.paths[0])
+
+    @cached_property
+    def shape_bound(self) -> TableShape:
+        """The shape, with the integer columns that have missing values known from the footers."""
+        return self.survey.shape
+
+    def num_units(self) -> int:
+        return len(self.survey.file)
+
+    def num_rows(self) -> int | None:
+        return int(self.survey.rows.sum()) if self.filters is None else None
+
+    def unit_nbytes(self, unit: int) -> int:
+        """Stored bytes, decoded columns, and the block made of them; a giant row group counts by its slices."""
+        found = self.survey
+        stored, decoded = int(found.stored[unit]), int(found.decoded[unit])
+        if self._sliced(unit):
+            columns = len(found.arrow.names if found.columns is None else found.columns)
+            # Measured on 20 columns: 59 MB at the peak, page buffers and the column decoders' own included.
+            return min(stored, columns * STREAM_NBYTES) + 5 * self.block_nbytes
+        return stored + 2 * decoded
+
+    def one_block(self, unit: int) -> bool:
+        return not self._sliced(unit)
+
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(repr((self.shape, str(self.filters), self.block_nbytes)).encode())
+        for path in self.paths:
+            digest.update(f"{path}\0{storage.stamp(path)}\n".encode())
+        return digest.hexdigest()[:32]
+
+    def open(self, unit: int, part: int = 0) -> Iterator[Block]:
+        """The blocks of a unit: one, or the slices of a giant row group."""
+        if not 0 <= unit < self.num_units():
+            raise InvalidInput(f"{self.label} has no unit {unit}: there are {self.num_units()}.")
+        file, group = int(self.survey.file[unit]), int(self.survey.group[unit])
+        groups = list(range(group, group + int(self.survey.count[unit])))
+        try:
+            yield from self._blocks(unit, file, groups, part)
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, NotFound):
+                raise
+            named = f"row group {group}" if len(groups) == 1 else f"row groups {group} to {groups[-1]}"
+            self._on_error.bad(BadData(f"{self.paths[file]}, {named}", f"cannot be read ({_first_line(error)})"))
+
+    def _blocks(self, unit: int, file: int, groups: list[int], part: int) -> Iterator[Block]:
+        if not self._sliced(unit):
+            if part == 0:
+                yield self._whole(unit, file, groups)
+            return
+        with self._reading(file) as reader:
+            rows = self._slice_rows(unit)
+            batches = reader.iter_batches(
+                batch_size=rows, row_groups=groups, columns=self.survey.columns, use_threads=False
+            )
+            at = 0
+            for number, batch in enumerate(batches):
+                if number >= part:
+                    yield self._shaped(pa.Table.from_batches([batch]), self._origin(file, groups[0], at))
+                at += batch.num_rows
+
+    def _whole(self, unit: int, file: int, groups: list[int]) -> Block:
+        """Row groups as one block. No generator: its frame would keep Arrow's columns while the block is used."""
+        origin = self._origin(file, groups[0], 0)
+        with self._reading(file) as reader:
+            if self.filters is None and not storage.is_remote(self.paths[file]):
+                rows = int(self.survey.rows[unit])
+
+                def read(names: Sequence[str]) -> pa.RecordBatch:
+                    table = reader.read_row_groups(groups, columns=list(names), use_threads=False)
+                    if table.num_rows != rows:
+                        raise pa.ArrowInvalid(f"{table.num_rows} rows where the footer says {rows}")
+                    return one_batch(table, origin)
+
+                return self.shape_bound.block_by_parts(reader.schema_arrow, rows, read, origin, self._on_error)
+            table = reader.read_row_groups(groups, columns=self.survey.columns, use_threads=False)
+        return self._shaped(table, origin)
+
+    def _shaped(self, table: pa.Table, origin: Origin) -> Block:
+        if self.filters is None:
+            return self.shape_bound.block(table, origin, self._on_error)
+        numbered = table.append_column("__row__", pa.array(np.arange(table.num_rows)))
+        kept = numbered.filter(self.filters)
+        rows = kept.column("__row__").to_numpy()
+        return self.shape_bound.block(
+            kept.drop_columns(["__row__"]), lambda i: origin(int(rows[i]) if i < len(rows) else 0), self._on_error
+        )
+
+    def _origin(self, file: int, group: int, start: int) -> Origin:
+        path = self.paths[file]
+        return lambda row: f"{path}, row group {group}, row {start + row}"
+
+    def _sliced(self, unit: int) -> bool:
+        return int(self.survey.decoded[unit]) > 4 * self.block_nbytes
+
+    def _slice_rows(self, unit: int) -> int:
+        rows, decoded = int(self.survey.rows[unit]), int(self.survey.decoded[unit])
+        return max(1, int(rows * self.block_nbytes / max(1, decoded)))
+
+    @contextmanager
+    def _reading(self, file: int) -> Iterator[pq.ParquetFile]:
+        """A reader of a file for one caller at a time; afterwards it is kept for the next unit of that file."""
+        with self._lock:
+            at = next((i for i, (owner, _) in enumerate(self._idle) if owner == file), None)
+            reader = None if at is None else self._idle.pop(at)[1]
+        if reader is None:
+            reader = self._open_reader(file)
+        try:
+            yield reader
+        except BaseException:
+            reader.close(force=True)
+            raise
+        if storage.is_remote(self.paths[file]):
+            reader.close(force=True)
+            return
+        with self._lock:
+            self._idle.append((file, reader))
+            surplus = self._idle.pop(0)[1] if len(self._idle) > IDLE_READERS else None
+        if surplus is not None:
+            surplus.close(force=True)
+
+    def _open_reader(self, file: int) -> pq.ParquetFile:
+        path = self.paths[file]
+        with self._lock:
+            footer = self._footers.get(file)
+            if footer is not None:
+                self._footers.move_to_end(file)
+        # Ranges fetched ahead hide the latency of remote storage. A reader keeps the last of them, and reading a giant
+        # row group ahead of its slices would hold all of it.
+        ahead = storage.is_remote(path) and not self.survey.giant
+        buffer = STREAM_NBYTES if self.survey.giant else 0 if ahead else BUFFER_NBYTES
+        reader = pq.ParquetFile(opened(path), metadata=footer, pre_buffer=ahead, buffer_size=buffer)
+        if footer is None:
+            self._check(reader.schema_arrow, path)
+            with self._lock:
+                self._footers[file] = reader.metadata
+                while len(self._footers) > OPEN_FILES:
+                    self._footers.popitem(last=False)
+        return reader
+
+    def _check(self, arrow: pa.Schema, path: str) -> None:
+        require_same(self.survey.arrow, arrow, self.survey.columns, self.paths[0], path)
+
+
+def require_same(first: pa.Schema, other: pa.Schema, columns: Sequence[str] | None, first_path: str, path: str) -> None:
+    """Raise SchemaChanged unless a file has the columns that are read, with the types of the first file."""
+    for name in first.names if columns is None else columns:
+        name = name.split(".")[0] if name not in first.names else name
+        if name not in other.names:
+            raise SchemaChanged(f"{path} has no column {name!r}, which {first_path} has.")
+        left, right = first.field(name).type, other.field(name).type
+        if left != right:
+            raise SchemaChanged(f"Column {name!r} is {right} in {path} but {left} in {first_path}.")
+
+
+def as_expression(filters: Filters) -> pc.Expression | None:
+    """A filter from an expression or from PyArrow's lists of (column, operator, value)."""
+    if filters is None or isinstance(filters, pc.Expression):
+        return filters
+    try:
+        return pq.filters_to_expression(filters)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InvalidInput(
+            f"filters= must be an expression or a list such as [('column', '>', 3)], not {filters!r} ({error})."
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

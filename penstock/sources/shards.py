@@ -1,0 +1,80 @@
+"""Shard files of samples, whatever stands between them: what TFRecord and tar sources have in common.
+
+Covers: names, schema and fingerprint of a list of files, rows through an index of spans, files as units of a stream.
+Does not cover: finding samples (tfrecord_index.py, tar_index.py), parsing them (example_columns.py, tar_columns.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from penstock.core.schema import Schema
+from penstock.core.source import OnError
+from penstock.sources import storage
+from penstock.sources.span_index import SpanIndex, fingerprint
+
+
+class ShardParser(Protocol):
+    """Its `repr` differs where its blocks would."""
+
+    @property
+    def schema(self) -> Schema: ...
+
+
+P = TypeVar("P", bound=ShardParser)
+R = TypeVar("R")
+
+
+class Shards(Generic[P, R]):
+    """Files, how samples are found in them (`rule`) and what becomes of them (`parser`)."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, paths: Sequence[str], parser: P, rule: R, on_error: OnError, name: str) -> None:
+        self.paths, self.parser, self.rule, self._on_error, self._name = list(paths), parser, rule, on_error, name
+
+    @property
+    def remote(self) -> bool:
+        return storage.any_remote(self.paths)
+
+    @property
+    def label(self) -> str:
+        return f"{self.kind}({self._name})"
+
+    @property
+    def on_error(self) -> OnError:
+        return self._on_error
+
+    def schema(self) -> Schema:
+        return self.parser.schema
+
+    def fingerprint(self) -> str:
+        """Files, their stamps, and what is taken out of them."""
+        return fingerprint(self.paths, self.rule, self.parser)
+
+
+class IndexedShards(Shards[P, R]):
+    """Files whose samples are known by place."""
+
+    def __init__(self, index: SpanIndex, parser: P, rule: R, on_error: OnError, name: str) -> None:
+        super().__init__(index.paths, parser, rule, on_error, name)
+        self.index = index
+
+    def num_rows(self) -> int:
+        self.index.tell_damage(self._on_error)
+        return len(self.index)
+
+
+class StreamedShards(Shards[P, R]):
+    """Files that are read from their start: a unit is a file."""
+
+    def __init__(self, files: Sequence[tuple[str, str]], parser: P, rule: R, on_error: OnError, name: str) -> None:
+        super().__init__([path for path, _ in files], parser, rule, on_error, name)
+        self.compressions: list[Any] = [compression for _, compression in files]
+
+    def num_units(self) -> int:
+        return len(self.paths)
+
+    def num_rows(self) -> None:
+        return None

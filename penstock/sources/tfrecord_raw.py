@@ -1,0 +1,54 @@
+"""TFRecord records as they are: bare bytes.
+
+Covers: `RawParser`, for `parse=None`.
+Does not cover: records that are examples (sources/example_columns.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.core.block import Block
+from penstock.core.errors import BadData, InvalidInput
+from penstock.core.schema import OBJECT, Field, Schema
+from penstock.core.source import OnError
+from penstock.sources.example_columns import Frames
+from penstock.sources.example_lists import binary_column
+
+RECORD = "record"
+
+
+@dataclass(frozen=True)
+class RawParser:
+    """Checks frames and hands their records over, as the bare column `record`."""
+
+    check: bool = True
+
+    @property
+    def schema(self) -> Schema:
+        return Schema((Field(RECORD, OBJECT),), RECORD)
+
+    @property
+    def row_nbytes(self) -> int:
+        return 0  # the bytes of the record are counted as stored bytes already
+
+    def block(self, frames: Frames, on_error: OnError) -> Block:
+        """The records of frames; damaged ones go to `on_error` and are left out."""
+        from penstock.sources import tfrecord_kernel as kernel
+
+        codes = np.zeros(len(frames), np.int64)
+        kernel.check_records(frames.buf, frames.offsets, frames.lengths, self.check, codes)
+        for row in np.flatnonzero(codes):
+            on_error.bad(BadData(frames.where(int(row)), "the record does not match its checksum or is cut short"))
+        kept = np.flatnonzero(codes == kernel.OK)
+        places = np.stack([frames.offsets[kept] + kernel.HEADER, frames.lengths[kept]], axis=1)
+        on_error.good(len(kept))
+        column = binary_column(frames.buf, places.astype(np.int64))
+        return Block({RECORD: column}, RECORD, lambda row: frames.where(int(kept[row])))
+
+    def write(self, frames: Frames, out: Mapping[str, np.ndarray], on_error: OnError) -> None:
+        """Raw records have no fixed size, so nobody can ask for this."""
+        raise InvalidInput("Raw records have no fixed shape to be written into arrays.")
