@@ -1,0 +1,268 @@
+"""Rows to batches: gathered straight into recycled buffers, several small batches at a time.
+
+Covers: cutting pieces into batches, the gather job, padding, ragged rows, functions that run on batches.
+Does not cover: batches of a row source that need no gather (engine/rowwise.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from penstock.core.block import Block, Column, column_nbytes, concat_columns, to_numpy
+from penstock.core.errors import RaggedBatch
+from penstock.core.schema import OBJECT
+from penstock.engine.gather import scratch_nbytes
+from penstock.engine.rows import BatchList, Elements, Held, Hold, Window, batch_as_row
+from penstock.engine.slabs import rows_of
+from penstock.engine.stream import Context, Lookahead, Piece, State, Stream
+from penstock.memory.budget import Lease
+from penstock.order.position import progress
+from penstock.plan.steps import Batch
+
+_URGENCY = 10
+_GROUP_NBYTES = 1_000_000
+"""Batches smaller than this are made and handed over several at a time: a hand-over costs as much as a small batch."""
+
+_GROUP_MOST = 64
+
+
+class Cutter:
+    """Takes exact numbers of elements from a stream and knows the state in between."""
+
+    def __init__(self, inner: Stream, state: State) -> None:
+        self._inner = inner
+        # `before` is the inner state from which the current piece can be had again, `used` its rows already taken.
+        self._before: State = inner.start() if state is None else state["in"]
+        self._skip = 0 if state is None else state["used"]
+        self._pieces: deque[Piece] = deque()
+        self._used = 0
+        self._rows = 0
+
+    def fill(self, rows: int, *, wait: bool = True) -> int:
+        """Pull until `rows` elements are at hand; returns how many are (fewer: the end, or not ready)."""
+        while self._rows < rows:
+            if not wait and not self._inner.ready():
+                break
+            piece = self._inner.pull()
+            if piece is None:
+                break
+            self._pieces.append(piece)
+            self._rows += piece.elements.nrows
+            if self._skip:
+                skipped, self._skip = min(self._skip, self._rows), 0
+                self.take(skipped)
+        return self._rows
+
+    def take(self, rows: int) -> list[Elements]:
+        """The next `rows` elements, as slices of pieces."""
+        taken: list[Elements] = []
+        while rows and self._pieces:
+            elements = self._pieces[0].elements
+            count = min(rows, elements.nrows - self._used)
+            taken.append(elements.slice(self._used, self._used + count))
+            self._used += count
+            self._rows -= count
+            rows -= count
+            if self._used == elements.nrows:
+                self._before, self._used = self._pieces.popleft().after, 0
+        return taken
+
+    def sample(self) -> Block:
+        """A block with the columns of the elements at hand."""
+        elements = self._pieces[0].elements
+        return batch_as_row(elements.batches[0]) if isinstance(elements, BatchList) else elements.sample()
+
+    def state(self) -> State:
+        """Small and exact: which piece, and how much of it ("to": how far its source had been read)."""
+        if not self._used:
+            return {"in": self._before, "used": 0}
+        piece = self._pieces[0]
+        before = self._before if piece.before is None else piece.before
+        return {"in": before, "used": self._used, "to": progress(piece.after)}
+
+    def start(self) -> State:
+        """The state before the first element, None if the input has none worth telling."""
+        return None if self._inner.start() is None else {"in": self._inner.start(), "used": 0}
+
+    def ready(self) -> bool:
+        return self._rows > 0 or self._inner.ready()
+
+    def all_started(self) -> bool:
+        return self._inner.all_started()
+
+    def close(self) -> None:
+        self._pieces.clear()
+        self._inner.close()
+
+
+class Batches(Stream):
+    """Groups of batches, gathered by workers, in order."""
+
+    def __init__(self, context: Context, inner: Stream, step: Batch, state: State) -> None:
+        self._context, self._step = context, step
+        self._cut = Cutter(inner, state)
+        self._jobs = Lookahead(context, who="batches", urgency=_URGENCY)
+        self._ended = False
+        self._group = 0 if state is None else state.get("group", 0)
+
+    def pull(self) -> Piece | None:
+        self._fill()
+        if not len(self._jobs):
+            return None
+        (batches, hold), after = self._jobs.take()
+        return Piece(BatchList(batches, hold), after)
+
+    def start(self) -> State:
+        return self._cut.start()
+
+    def ready(self) -> bool:
+        return self._jobs.head_done or (not len(self._jobs) and not self._ended and self._cut.ready())
+
+    def all_started(self) -> bool:
+        return self._cut.all_started()
+
+    def close(self) -> None:
+        self._cut.close()
+
+    def _fill(self) -> None:
+        """Start gathering groups. A group is always of the same batches, however they become ready."""
+        while not self._ended and self._jobs.room:
+            # With a finished group at hand, only what is there already is used: the consumer comes first.
+            wait = not self._jobs.head_done
+            wanted = self._group_rows(wait)
+            rows = self._cut.fill(wanted, wait=wait) if wanted else 0
+            if rows < wanted and not wait:
+                return
+            self._ended = rows < wanted or (not wanted and wait)
+            taking = min(rows, wanted)
+            if self._ended and self._step.drop_last:
+                taking -= taking % self._step.size
+            if not taking:
+                return
+            arrays = self._context.slabs.arrays(self._cut.sample().schema, wanted, must=not len(self._jobs))
+            if arrays is None:
+                self._ended = False
+                return
+            open_nbytes = _open_nbytes(self._cut.sample(), arrays) * taking
+            lease = self._jobs.lease(open_nbytes + scratch_nbytes(taking, arrays))
+            if lease is None:
+                self._ended = False
+                return
+            elements = self._cut.take(taking)
+            after = {**self._cut.state(), "group": self._group}
+            made = rows_of(arrays, 0, taking)
+            self._jobs.start([_gathering(elements, made, self._step, (lease, open_nbytes))], after)
+
+    def _group_rows(self, wait: bool) -> int:
+        """Rows of a group; the number of batches in it is found with the first row and then stays."""
+        size = self._step.size
+        if self._group == 0:
+            if not self._cut.fill(1, wait=wait):
+                return 0
+            nbytes = max(1, row_nbytes(self._cut.sample()) * size)
+            # Ranks that may be divided anew need a state after every single batch.
+            self._group = 1 if self._context.sharded else max(1, min(_GROUP_MOST, _GROUP_NBYTES // nbytes))
+        return self._group * size
+
+
+def row_nbytes(sample: Block) -> int:
+    """What a row takes: by its schema, or as measured, since of columns of open width a schema can only guess."""
+    return max(sample.schema.row_nbytes, sample.nbytes // max(1, sample.nrows))
+
+
+def _open_nbytes(sample: Block, arrays: Mapping[str, np.ndarray]) -> int:
+    """What a row takes in the columns that no buffer is made for: text, bytes, lists."""
+    held = sum(column_nbytes(column) for name, column in sample.columns.items() if name not in arrays)
+    return held // max(1, sample.nrows)
+
+
+def _gathering(
+    elements: Sequence[Elements], arrays: dict[str, np.ndarray], step: Batch, paid: tuple[Lease, int]
+) -> Callable[[], tuple[list[Block], Hold]]:
+    lease, kept_nbytes = paid
+    hold = Hold(lease)  # made now: a job that is dropped gives its bytes back too
+
+    def run() -> tuple[list[Block], Hold]:
+        batches = gather(elements, arrays, step)
+        lease.resize(kept_nbytes)  # the scratch is gone
+        return batches, hold
+
+    return run
+
+
+def gather(elements: Sequence[Elements], arrays: dict[str, np.ndarray], step: Batch) -> list[Block]:
+    """Runs in a worker: all rows into the arrays, then cut into batches."""
+    parts = [_as_rows(e) for e in elements]
+    first = parts[0].sample()
+    fixed = {name: array for name, array in arrays.items() if _agrees(name, array, parts)}
+    at = 0
+    for part in parts:
+        part.write(rows_of(fixed, at, at + part.nrows))
+        at += part.nrows
+    loose = [name for name in first.columns if name not in fixed]
+    blocks = [part.block() for part in parts] if loose else []
+    rest: dict[str, Column] = {name: concat_columns([b.columns[name] for b in blocks]) for name in loose}
+    return [
+        Block(
+            {
+                name: fixed[name][start : start + step.size]
+                if name in fixed
+                else dense(name, rest[name][start : start + step.size], step.pad, blocks)
+                for name in first.columns
+            },
+            first.tree,
+        )
+        for start in range(0, at, step.size)
+    ]
+
+
+def _as_rows(elements: Elements) -> Held | Window:
+    if not isinstance(elements, BatchList):
+        return elements
+    return Held(Block.concat([batch_as_row(b) for b in elements.batches]), None)
+
+
+def _agrees(name: str, array: np.ndarray, parts: Sequence[Held | Window]) -> bool:
+    for part in parts:
+        column = part.sample().columns.get(name)
+        if not isinstance(column, np.ndarray) or column.shape[1:] != array.shape[1:] or column.dtype != array.dtype:
+            return False
+    return True
+
+
+def dense(name: str, column: Column, pad: Any, blocks: Sequence[Block]) -> np.ndarray:
+    """Rows that need not have one shape as a batch: one array if they agree or may be padded, else an error."""
+    values = to_numpy(column)
+    if values.dtype != OBJECT or not len(values) or not isinstance(values[0], np.ndarray):
+        return values
+    shapes = {v.shape for v in values}
+    if len(shapes) == 1:
+        return np.stack(list(values))
+    if pad is None or pad is False:
+        raise RaggedBatch(_ragged_message(name, values, blocks))
+    return _padded(name, values, pad)
+
+
+def _ragged_message(name: str, values: np.ndarray, blocks: Sequence[Block]) -> str:
+    odd = next(i for i, v in enumerate(values) if v.shape != values[0].shape)
+    where = f" ({blocks[0].where(0)} and what follows)" if blocks else ""
+    return (
+        f"Column {name!r} has rows of shape {values[0].shape} and {values[odd].shape} in one batch{where}. "
+        f"Give them one shape (for images: size=), or pad them: batch(n, pad=0)."
+    )
+
+
+def _padded(name: str, values: np.ndarray, pad: Any) -> np.ndarray:
+    fill = pad.get(name, 0) if isinstance(pad, dict) else (0 if pad is True else pad)
+    if len({v.ndim for v in values}) > 1:
+        raise RaggedBatch(f"Column {name!r} has rows of {sorted({v.ndim for v in values})} dimensions in one batch.")
+    shape = tuple(max(v.shape[axis] for v in values) for axis in range(values[0].ndim))
+    out = np.full((len(values), *shape), fill, dtype=np.result_type(*{v.dtype for v in values}))
+    for row, value in enumerate(values):
+        corner: Any = (row, *(slice(0, n) for n in value.shape))
+        out[corner] = value
+    return out

@@ -1,0 +1,131 @@
+"""A rank's part of a sharded chain: one stretch of the order, or several after the number of ranks has changed.
+
+Covers: running the stretches one after the other, with their state; the rows of all of them as one order.
+Does not cover: cutting them (order/position.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from penstock.engine.stream import Piece, State, Stream
+from penstock.order.stripe import Stripe
+
+Leg = dict[str, Any]
+
+
+def _whole(rank: int, world: int) -> State:
+    """The state before the first row: one leg, all that the rank has."""
+    return {"legs": [{"stripe": [rank, world, 0, None], "at": None, "thin": None}], "leg": 0, "at": None}
+
+
+class Legs(Stream):
+    """Streams over stripes, in turn. `build(stripe, thin, state)` makes one; `thin_for(world)` tells how to divide."""
+
+    def __init__(
+        self,
+        build: Callable[[Stripe, bool, State], Stream],
+        thin_for: Callable[[int], bool],
+        rank: int,
+        world: int,
+        state: State,
+    ) -> None:
+        self._build = build
+        state = _whole(rank, world) if state is None else state
+        self._legs: list[Leg] = [
+            {**leg, "thin": thin_for(leg["stripe"][1]) if leg["thin"] is None else leg["thin"]} for leg in state["legs"]
+        ]
+        self._number: int = state["leg"]
+        self._drop = 0
+        self._opened: State = None
+        self._inner: Stream
+        self._start = self._state(state["at"])
+        self._open(state["at"])
+
+    def start(self) -> State:
+        return self._start
+
+    def pull(self) -> Piece | None:
+        while True:
+            piece = self._inner.pull()
+            if piece is not None:
+                elements = piece.elements.slice(self._drop, piece.elements.nrows) if self._drop else piece.elements
+                before, self._drop, self._opened = self._opened, 0, None
+                if elements.nrows:
+                    return Piece(elements, self._state({"in": piece.after, "used": 0}), before)
+                continue
+            if self._number + 1 >= len(self._legs):
+                return None
+            self._inner.close()
+            self._number += 1
+            self._open(self._legs[self._number]["at"])
+            self._opened = self._state(self._legs[self._number]["at"])
+
+    def ready(self) -> bool:
+        return self._inner.ready()
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _open(self, at: State) -> None:
+        leg = self._legs[self._number]
+        rank, world, start, stop = leg["stripe"]
+        self._drop = 0 if at is None else at["used"]
+        self._inner = self._build(Stripe(rank, world, start, stop), leg["thin"], None if at is None else at["in"])
+
+    def _state(self, at: State) -> State:
+        return {"legs": self._legs, "leg": self._number, "at": at}
+
+
+class Stretch(Protocol):
+    """The rows of one leg."""
+
+    @property
+    def count(self) -> int: ...
+
+    def rows(self, first: int, last: int) -> np.ndarray: ...
+
+
+class LegRows:
+    """The rows that a rank still has to read as one order, so that batches can be decoded straight from them.
+
+    Its states are those of batches cut from `Legs`: either can go on where the other stopped.
+    """
+
+    def __init__(self, stretch_of: Callable[[Stripe], Stretch], rank: int, world: int, state: State) -> None:
+        inside = _whole(rank, world) if state is None else state["in"]
+        self._legs: list[Leg] = [{**leg, "thin": False} for leg in inside["legs"]]
+        self._first: int = inside["leg"]
+        self._stretches = [stretch_of(Stripe(*leg["stripe"])) for leg in self._legs[self._first :]]
+        starts = [inside["at"], *(leg["at"] for leg in self._legs[self._first + 1 :])]
+        self._begins = [0 if at is None else (at["in"] or 0) + at["used"] for at in starts]
+        self._begins[0] += 0 if state is None else state["used"]
+        left = [max(0, s.count - begin) for s, begin in zip(self._stretches, self._begins, strict=True)]
+        self._ends = np.cumsum(left)
+        self.start = self._state(0, inside["at"]) if state is None else state
+
+    @property
+    def count(self) -> int:
+        return int(self._ends[-1])
+
+    def rows(self, first: int, last: int) -> np.ndarray:
+        """Row numbers for the counters first..last-1, which count all legs through."""
+        found, before = [], 0
+        for stretch, begin, end in zip(self._stretches, self._begins, self._ends.tolist(), strict=True):
+            low, high = max(first, before), min(last, end)
+            if low < high:
+                found.append(stretch.rows(begin + low - before, begin + high - before))
+            before = end
+        return found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.int64), *found])
+
+    def after(self, count: int) -> State:
+        """The state when so many rows have been read."""
+        number = int(np.searchsorted(self._ends, count))
+        before = int(self._ends[number - 1]) if number else 0
+        return self._state(number, {"in": self._begins[number] + count - before, "used": 0})
+
+    def _state(self, number: int, at: State) -> State:
+        return {"in": {"legs": self._legs, "leg": self._first + number, "at": at}, "used": 0, "group": 1}

@@ -1,0 +1,148 @@
+"""The pipe's width: one data budget for the whole process, and who watches it.
+
+Covers: the shared budget, the watchdog's ladder for running streams, the context of a new run.
+Does not cover: measuring and deciding (memory/), the streams (engine/build.py).
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import weakref
+
+from penstock.core.events import events
+from penstock.engine.block_buffers import BlockBuffers
+from penstock.engine.cache import drop_cached, keep_again
+from penstock.engine.place import Places
+from penstock.engine.slabs import SlabPool
+from penstock.engine.stream import Context
+from penstock.engine.tune import Tuner
+from penstock.engine.workers import Pool
+from penstock.memory.budget import Budget
+from penstock.memory.limits import current_limit, current_reserve
+from penstock.memory.meter import Meter
+from penstock.memory.watchdog import Rung, Watchdog, plan_budget, trim_allocator
+
+
+def cores() -> int:
+    """Processors this process may use, as many as it has threads that compute."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Pipe:
+    """Shared by all runs of a process: made with the first, idle after the last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runs: weakref.WeakSet[_Running] = weakref.WeakSet()
+        self._count = 0
+        self._watchdog: Watchdog | None = None
+        self.budget: Budget | None = None
+        self.pid = os.getpid()
+
+    def open(self) -> tuple[Context, _Running]:
+        """A context for a new run, under the limit that holds now."""
+        meter = Meter()
+        total = plan_budget(current_limit().nbytes, meter.read().nbytes - self._leased(), current_reserve())
+        with self._lock:
+            if self.budget is None:
+                self.budget = Budget(total, name="data")
+            elif self._count == 0 or total < self.budget.total:
+                self.budget.resize(total)
+            self._count += 1
+            if self._watchdog is None:
+                self._watchdog = Watchdog(self.budget, lambda: current_limit().nbytes, meter, self._ladder())
+                self._watchdog.start()
+        pool = Pool(cores())
+        context = Context(
+            budget=self.budget,
+            pool=pool,
+            slabs=SlabPool(self.budget),
+            buffers=BlockBuffers(self.budget),
+            most_nbytes=self.budget.total,
+            look=self._look,
+            events=events,
+            places=Places(self.budget, events, pool.clock, pool.cores),
+            tuner=Tuner(pool, events),
+        )
+        running = _Running(context)
+        self._runs.add(running)
+        return context, running
+
+    def close(self, running: _Running) -> None:
+        """A run has ended; after the last one nobody watches."""
+        with self._lock:
+            self._runs.discard(running)
+            self._count -= 1
+            watchdog = self._watchdog if self._count == 0 else None
+            if watchdog is not None:
+                self._watchdog = None
+        if watchdog is not None:
+            watchdog.stop()
+
+    def _look(self) -> None:
+        watchdog = self._watchdog
+        if watchdog is not None:
+            watchdog.look()
+
+    def _leased(self) -> int:
+        return 0 if self.budget is None else self.budget.used
+
+    def _ladder(self) -> list[Rung]:
+        """What running streams can give up, the cheapest first."""
+        return [
+            Rung("read_ahead", lambda: self._each("narrow"), lambda: self._each("widen"), frees_data=True),
+            Rung("idle_buffers", lambda: self._each("drop_idle"), frees_data=True),
+            # Batches in reference cycles (an exception and its frames) keep their leases until someone collects them.
+            Rung("garbage", lambda: (gc.collect(), None)[1], frees_data=True),
+            Rung("cache", drop_cached, keep_again, frees_data=True),
+            Rung("workers", lambda: self._each("fewer"), lambda: self._each("more"), frees_data=True),
+            Rung("allocator", lambda: (trim_allocator(), None)[1]),
+        ]
+
+    def _each(self, action: str) -> None:
+        for running in tuple(self._runs):
+            getattr(running, action)()
+
+
+class _Running:
+    """What the ladder may do to one run."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._threads = context.pool.size
+
+    def narrow(self) -> None:
+        self._context.read_ahead.factor = 0.34
+
+    def widen(self) -> None:
+        self._context.read_ahead.factor = 1.0
+
+    def drop_idle(self) -> None:
+        self._context.slabs.drop_idle()
+        if self._context.buffers is not None:
+            self._context.buffers.drop_idle()
+        if self._context.places is not None:
+            self._context.places.processes.drop_idle()
+
+    def fewer(self) -> None:
+        if self._context.tuner is not None:
+            self._context.tuner.pause()
+        self._context.pool.resize(1)
+
+    def more(self) -> None:
+        self._context.pool.resize(self._threads)
+        if self._context.tuner is not None:
+            self._context.tuner.go_on()
+
+
+_pipe = Pipe()
+
+
+def pipe() -> Pipe:
+    """This process's pipe; a forked child gets its own, since locks and threads stay with the parent."""
+    global _pipe
+    if _pipe.pid != os.getpid():
+        _pipe = Pipe()
+    return _pipe

@@ -1,0 +1,168 @@
+"""Batch buffers that are used again and again.
+
+Covers: leased, page-backed buffers that come back by themselves when the consumer drops its arrays.
+Does not cover: filling them (engine/batch.py, engine/rowwise.py).
+
+A fresh buffer costs a page fault every 4 KB, which is a third of a decode; a recycled one costs nothing. Buffers are
+anonymous maps, so that one that is given up goes back to the system at once instead of into malloc's heap.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from penstock.core.errors import TooLarge
+from penstock.core.schema import Schema
+from penstock.memory.budget import Budget, Lease
+
+ALIGN = 64
+"""jax.device_put takes arrays without a copy only at this alignment."""
+
+_PAGE = 4096
+_IDLE_KEPT = 3
+"""Idle buffers kept: what one batch in the making, one waiting and one just returned need."""
+
+
+_PRIVATE: dict[str, int] = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+"""Python's default is memory to share with children, which costs more at each page fault and cannot have huge pages."""
+
+
+class Slab:
+    """One buffer and its lease."""
+
+    __slots__ = ("address", "lease", "memory", "nbytes")
+
+    def __init__(self, nbytes: int, lease: Lease) -> None:
+        self.nbytes, self.lease = nbytes, lease
+        self.memory = mmap.mmap(-1, nbytes, **_PRIVATE)
+        self.address = np.frombuffer(self.memory, np.uint8).ctypes.data
+
+    def free(self) -> None:
+        """Give the memory back to the system and the bytes back to the budget."""
+        self.memory.close()
+        self.lease.close()
+
+
+class Owner(Protocol):
+    """Whom a slab goes back to."""
+
+    def put_back(self, slab: Slab) -> None: ...
+
+
+class Loan:
+    """The owner that NumPy arrays over a slab refer to; its end is the slab's return."""
+
+    __slots__ = ("_pool", "slab")
+
+    def __init__(self, slab: Slab, pool: Owner) -> None:
+        self.slab, self._pool = slab, pool
+
+    def __del__(self) -> None:
+        self._pool.put_back(self.slab)
+
+
+class LoanedArray:
+    """What np.asarray turns into an array whose base keeps the loan alive."""
+
+    __slots__ = ("__array_interface__", "loan")
+
+    def __init__(self, loan: Loan, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.loan = loan
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": shape,
+            "typestr": dtype.str,
+            "data": (loan.slab.address + offset, False),
+        }
+
+
+class IdleSlabs:
+    """Slabs that wait to be used again. They come back from any thread and from the garbage collector."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._idle: list[Slab] = []
+        # Re-entrant: a loan may end by garbage collection inside this very class.
+        self._lock = threading.RLock()
+        self._closed = False
+
+    def drop_idle(self) -> int:
+        """Give idle slabs up, for a budget under pressure; returns the bytes freed."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for slab in idle:
+            slab.free()
+        return sum(slab.nbytes for slab in idle)
+
+    def close(self) -> None:
+        """Free idle slabs now, and those on loan as they come back."""
+        with self._lock:
+            self._closed = True
+        self.drop_idle()
+
+
+class SlabPool(IdleSlabs):
+    """Hands out slabs for batches and takes them back."""
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__(budget)
+        self._most_nbytes = budget.total
+
+    def arrays(self, schema: Schema, rows: int, *, must: bool) -> dict[str, np.ndarray] | None:
+        """Uninitialised arrays for the fixed columns of `schema`, or None if the budget has no room now."""
+        fields = [f for f in schema if f.fixed]
+        offsets, at = [], 0
+        for field in fields:
+            offsets.append(at)
+            at += -(-(field.row_nbytes * rows) // ALIGN) * ALIGN
+        slab = self._get(max(_PAGE, -(-at // _PAGE) * _PAGE), must)
+        if slab is None:
+            return None
+        loan = Loan(slab, self)
+        return {
+            f.name: np.asarray(LoanedArray(loan, offset, (rows, *(n or 0 for n in f.shape)), f.dtype))
+            if f.dtype.kind not in "mM"
+            else datetimes(loan, offset, (rows, *(n or 0 for n in f.shape)), f.dtype)
+            for f, offset in zip(fields, offsets, strict=True)
+        }
+
+    def put_back(self, slab: Slab) -> None:
+        """Take a slab back; keep a few of the size now in use."""
+        with self._lock:
+            keep = not self._closed and len(self._idle) < _IDLE_KEPT
+            if keep:
+                self._idle.append(slab)
+        if not keep:
+            slab.free()
+
+    def _get(self, nbytes: int, must: bool) -> Slab | None:
+        with self._lock:
+            for index, slab in enumerate(self._idle):
+                if slab.nbytes == nbytes:
+                    return self._idle.pop(index)
+        lease = self._lease(nbytes)
+        if lease is None and self.drop_idle():
+            lease = self._lease(nbytes)
+        if lease is None and must:
+            lease = self._budget.force(nbytes, who="batches")
+        return None if lease is None else Slab(nbytes, lease)
+
+    def _lease(self, nbytes: int) -> Lease | None:
+        if nbytes > self._most_nbytes:
+            raise TooLarge(who="A batch", nbytes=nbytes, limit=self._most_nbytes, change="Make batches smaller")
+        return self._budget.try_lease(nbytes, who="batches") if nbytes <= self._budget.total else None
+
+
+def datetimes(loan: Loan, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """As a loaned array, of times: the array interface does not carry their unit, so integers are seen as times."""
+    return np.asarray(LoanedArray(loan, offset, shape, np.dtype(np.int64))).view(dtype)
+
+
+def rows_of(arrays: Mapping[str, np.ndarray], start: int, stop: int) -> dict[str, np.ndarray]:
+    """The same rows of all arrays, as views."""
+    return {name: array[start:stop] for name, array in arrays.items()}

@@ -1,0 +1,264 @@
+"""Reading a source of units: blocks in a fixed order, several units under way at once.
+
+Covers: opening units ahead, reading their parts one after the other, the state of a half-read cycle.
+Does not cover: mixing rows (engine/mix.py), sources of single rows (engine/rowwise.py).
+
+The order is that of a round over `cycle` open units, a block from each in turn; a unit that ends gives its turn to
+the next unit of the order. Which blocks are ready first does not matter.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core.block import Block
+from penstock.core.source import TellsLastBlock, UnitSource
+from penstock.engine.rows import Held, Hold
+from penstock.engine.stream import Context, Piece, State, Stream
+from penstock.engine.transform import Fused
+from penstock.engine.workers import Job
+from penstock.memory.budget import Lease
+from penstock.memory.buffers import lent_by
+from penstock.order.stripe import Stripe
+
+_URGENCY = 20
+_TIGHT_NBYTES = 1_000_000_000
+_MANY_CYCLES = 2
+
+
+@dataclass(frozen=True)
+class UnitOrder:
+    """Which units this rank reads, in which order, and which rows of them (all, or every n-th)."""
+
+    unit_at: Callable[[int], int]
+    total: int
+    stripe: Stripe = Stripe()
+    keep: tuple[int, int] = (0, 1)
+
+    @property
+    def count(self) -> int:
+        return self.stripe.count(self.total)
+
+    def unit(self, local: int) -> int:
+        return self.unit_at(self.stripe.place(local))
+
+    def thin(self, block: Block, place: int) -> Block:
+        """Every n-th row, where there are fewer units than ranks can share."""
+        index, world = self.keep
+        if world == 1:
+            return block
+        return block.take(np.arange((index - place) % world, block.nrows, world))
+
+
+class _Feed:
+    """One open unit: its blocks are read one by one, at most one worker at a time."""
+
+    def __init__(self, owner: UnitBlocks, local: int, part: int) -> None:
+        self.local, self.part = local, part
+        self._owner = owner
+        self._asked = part
+        self._last = part > 0 and owner.one_block(local)
+        self._blocks: Iterator[Block] | None = None
+        self._job: Job | None = None
+
+    def read_on(self, *, must: bool) -> bool:
+        """Start reading the next block unless one is under way or waits; False if there is no room for it."""
+        if self._job is not None or self._last:
+            return True
+        lease = self._owner.lease(self.local, must=must)
+        if lease is None:
+            return False
+        hold = Hold(lease)
+        self._job = self._owner.context.pool.submit([lambda: self._read(lease, hold)], urgency=_URGENCY)
+        return True
+
+    @property
+    def ready(self) -> bool:
+        return self._last or (self._job is not None and self._job.done)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is known that the unit has no further block."""
+        job = self._job
+        if job is None:
+            return self._last
+        return job.done and job.result is None and job.error is None
+
+    def take(self) -> Held | None:
+        """The next block, waited for; None at the end of the unit."""
+        job, self._job = self._job, None
+        if job is None:
+            return None
+        found: Held | None = job.wait()
+        self._last = found is not None and self._owner.one_block(self.local)
+        return found
+
+    def _read(self, lease: Lease, hold: Hold) -> Held | None:
+        with lease.filling(), lent_by(self._owner.context.buffers):
+            if self._blocks is None:
+                self._blocks = iter(self._owner.open(self.local, self._asked))
+            block = next(self._blocks, None)
+            if block is None:
+                return None
+            block = self._owner.prepared(block, self.local, self._asked)
+        self._asked += 1
+        if self._owner.one_block(self.local):
+            self._close()  # now, not with its turn: what its frame still holds is not on lease
+        if self._owner.context.most_nbytes < _TIGHT_NBYTES:
+            # Arrow keeps freed buffers per thread. Giving them back costs a fifth more processor time in page
+            # faults and saves some 70 MB (both measured): right only where memory is short.
+            pa.default_memory_pool().release_unused()
+        lease.resize(block.nbytes)
+        return Held(block, hold)
+
+    def close(self) -> None:
+        if self._job is None or self._job.done:
+            self._close()
+
+    def _close(self) -> None:
+        close = getattr(self._blocks, "close", None)
+        if close is not None:
+            close()
+
+
+class UnitBlocks(Stream):
+    """The blocks of a source in order, transformed on the way."""
+
+    def __init__(
+        self, context: Context, source: UnitSource, order: UnitOrder, *, cycle: int, fused: Fused, state: State
+    ) -> None:
+        self.context, self._source, self._order, self._fused = context, source, order, fused
+        self._cycle = max(1, cycle)
+        self._slots: list[_Feed] = []
+        self._ahead: deque[_Feed] = deque()
+        self._turn, self._next = 0, 0
+        if state is not None:
+            self._turn, self._next = state["turn"], state["next"]
+            self._slots = [_Feed(self, local, part) for local, part in state["open"]]
+        self._opened = self._next
+
+    def pull(self) -> Piece | None:
+        while True:
+            self._read_ahead()
+            if not self._slots:
+                return None
+            feed = self._slots[self._turn]
+            feed.read_on(must=True)
+            found = feed.take()
+            if found is None:
+                if self._replace(feed) and feed.part == 0:  # an empty unit has used its turn: see _replace_ended
+                    self._turn = (self._turn + 1) % len(self._slots)
+                continue
+            feed.part += 1
+            feed.read_on(must=False)
+            self._turn = (self._turn + 1) % len(self._slots)
+            if found.nrows:
+                return Piece(found, self._state())
+
+    def ready(self) -> bool:
+        self._read_ahead()
+        return not self._slots or self._slots[self._turn].ready
+
+    def all_started(self) -> bool:
+        # Of few units, those that are open may have a long way to go.
+        return self._opened >= self._order.count >= _MANY_CYCLES * self._cycle and not self._ahead
+
+    def close(self) -> None:
+        for feed in (*self._slots, *self._ahead):
+            feed.close()
+        # Feeds refer to this stream and hold blocks: without this they would wait for a garbage collection.
+        self._slots.clear()
+        self._ahead.clear()
+
+    # What a feed needs from its owner.
+
+    def lease(self, local: int, *, must: bool) -> Lease | None:
+        """Bytes for one more block of a unit: the source's estimate, or more if blocks proved larger."""
+        nbytes = self._source.unit_nbytes(self._order.unit(local))
+        return self.context.lease(nbytes, who=f"read {self._source.label}", must=must)
+
+    def open(self, local: int, part: int) -> Iterator[Block]:
+        return self._source.open(self._order.unit(local), part)
+
+    def one_block(self, local: int) -> bool:
+        """Whether it is known that nothing comes after the first block of a unit."""
+        source = self._source
+        return isinstance(source, TellsLastBlock) and source.one_block(self._order.unit(local))
+
+    def prepared(self, block: Block, local: int, part: int) -> Block:
+        """The block as it leaves: thinned for this rank, mapped and filtered."""
+        self._source.on_error.good(block.nrows)
+        place = self._order.stripe.place(local)
+        block = self._order.thin(block, place)
+        if not self._fused.steps:
+            return block
+        return self.context.apply(self._fused, block, (*self.context.epoch, place, part))
+
+    def _replace(self, ended: _Feed) -> bool:
+        """Give the turn to the next unit; False if there is none and the turn is dropped."""
+        ended.close()
+        if self._ahead or self._opened < self._order.count:
+            self._slots[self._turn] = self._ahead.popleft() if self._ahead else self._open_next()
+            self._next += 1
+            return True
+        self._slots.pop(self._turn)
+        self._turn = self._turn % len(self._slots) if self._slots else 0
+        return False
+
+    def _open_next(self) -> _Feed:
+        feed = _Feed(self, self._opened, 0)
+        self._opened += 1
+        return feed
+
+    def _read_ahead(self) -> None:
+        """Fill the cycle, then let feeds after it start as far as count and budget allow."""
+        while len(self._slots) < self._cycle and self._next < self._order.count:
+            self._slots.append(self._ahead.popleft() if self._ahead else self._open_next())
+            self._next += 1
+        self._replace_ended()
+        allowed = self.context.read_ahead.jobs(self.context.pool.size)
+        if self.context.most_nbytes < _TIGHT_NBYTES:
+            allowed = min(allowed, self.context.pool.size)  # no block waits for its turn where memory is short
+        turns = len(self._slots)
+        for step in range(min(turns, allowed)):
+            if not self._slots[(self._turn + step) % turns].read_on(must=step == 0):
+                return
+        for feed in self._ahead:
+            if not feed.read_on(must=False):
+                return
+        while turns + len(self._ahead) < allowed and self._opened < self._order.count:
+            feed = self._open_next()
+            self._ahead.append(feed)
+            if not feed.read_on(must=False):
+                return
+
+    def _replace_ended(self) -> None:
+        """Give the turns of units that ended to the next ones before their turn comes, so that those are read by then.
+
+        In the order of turns and only as far as is decided: who gets which turn must not depend on timing. A unit that
+        was just opened keeps its turn, even if it proves to be empty.
+        """
+        turns = len(self._slots)
+        for step in range(turns):
+            at = (self._turn + step) % turns
+            feed = self._slots[at]
+            if feed.part == 0:
+                continue
+            if not feed.ready or (feed.ended and not self._ahead and self._opened >= self._order.count):
+                return
+            if feed.ended:
+                feed.close()
+                self._slots[at] = self._ahead.popleft() if self._ahead else self._open_next()
+                self._next += 1
+
+    def _state(self) -> State:
+        return {
+            "open": [[feed.local, feed.part] for feed in self._slots],
+            "turn": self._turn,
+            "next": self._next,
+        }
