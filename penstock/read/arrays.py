@@ -1,0 +1,109 @@
+"""`read_numpy` and `from_tensor_slices`.
+
+Covers: the arguments users see, and naming arrays of files.
+Does not cover: taking rows (sources/arrays.py, sources/npy.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from penstock.core.errors import InvalidInput
+from penstock.core.source import OnError
+from penstock.core.tree import Tree, flatten
+from penstock.dataset import Dataset
+from penstock.sources import storage
+from penstock.sources.arrays import AnyColumn, ArraySource, columns_of
+from penstock.sources.npy import JoinedArrays, StoredArray, members, stored_npy, stored_npz
+
+SUFFIXES = (".npy", ".npz")
+
+
+def from_tensor_slices(tensors: Any) -> Dataset:
+    """Rows of arrays along their first axis, as in tf.data: an array, a list, or a tuple or dict of them.
+
+    Arrays are held by reference, not copied. A pandas data frame or a PyArrow table stands for a dict of its columns.
+    """
+    columns, tree = columns_of(tensors)
+    return Dataset.of(ArraySource(columns, tree))
+
+
+def read_numpy(
+    source: Any,
+    *,
+    features: str | Sequence[str] | None = None,
+    label: str | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    on_error: Literal["raise", "skip"] = "raise",
+    max_errors: float | None = None,
+) -> Dataset:
+    """Rows of arrays, in memory or in `.npy` and `.npz` files that are never loaded whole.
+
+    A path, glob or list of paths is one dataset, file after file: samples of `.npy` files are bare rows, those of
+    `.npz` files dicts of their arrays, or `(x, y)` with `features=` and `label=`. A tuple or dict of paths, such as
+    `("x.npy", "y.npy")`, puts files side by side. Compressed `.npz` files are unpacked
+    once, into the folder `cache` or the user's cache folder.
+    """
+    policy = OnError(on_error, max_errors)
+    tree, leaves = flatten(source)
+    paths = [leaf for leaf in leaves.values() if _is_path(leaf)]
+    if not paths:
+        if features is not None or label is not None:
+            raise InvalidInput("features= and label= choose arrays of .npz files. Give a tuple or dict of arrays.")
+        columns, tree = columns_of(source)
+        return Dataset.of(ArraySource(columns, tree, on_error=policy))
+    if len(paths) != len(leaves):
+        raise InvalidInput("Give either arrays or paths, not both in one dataset.")
+    if isinstance(tree, str):
+        return Dataset.of(_one(storage.expand(paths[0], suffixes=SUFFIXES), features, label, cache, policy))
+    found = {name: JoinedArrays([stored_npy(p) for p in storage.expand(leaf)]) for name, leaf in leaves.items()}
+    return Dataset.of(ArraySource(found, tree, f"numpy({', '.join(map(str, paths))})", policy))
+
+
+def _is_path(leaf: object) -> bool:
+    if isinstance(leaf, (list, tuple)):
+        return bool(leaf) and all(isinstance(item, (str, os.PathLike)) for item in leaf)
+    return isinstance(leaf, (str, os.PathLike))
+
+
+def _one(
+    files: list[str],
+    features: str | Sequence[str] | None,
+    label: str | None,
+    cache: str | os.PathLike[str] | None,
+    policy: OnError,
+) -> ArraySource:
+    """Files one after the other."""
+    shown = f"numpy({files[0]}" + (f" and {len(files) - 1} more)" if len(files) > 1 else ")")
+    if not files[0].lower().endswith(".npz"):
+        if features is not None or label is not None:
+            raise InvalidInput(f"features= and label= choose arrays of .npz files; {files[0]} holds a single one.")
+        return ArraySource({"value": JoinedArrays([stored_npy(p) for p in files])}, "value", shown, policy)
+    folder = None if cache is None else os.fspath(cache)
+    archives = [stored_npz(path, folder) for path in files]
+    tree = _npz_tree(list(archives[0]), features, label)
+    columns: dict[str, AnyColumn] = {}
+    for name in flatten_names(tree):
+        parts: list[StoredArray] = []
+        for path, archive in zip(files, archives, strict=True):
+            parts += members(archive, [name], path)
+        columns[name] = JoinedArrays(parts)
+    return ArraySource(columns, tree, shown, policy)
+
+
+def _npz_tree(names: list[str], features: str | Sequence[str] | None, label: str | None) -> Tree:
+    if features is None and label is None:
+        return {name: name for name in names}
+    if features is None:
+        rest = [name for name in names if name != label]
+        features = rest[0] if len(rest) == 1 else rest
+    x: Tree = features if isinstance(features, str) else {name: name for name in features}
+    return x if label is None else (x, label)
+
+
+def flatten_names(tree: Tree) -> list[str]:
+    """Names of the arrays that a tree shows."""
+    found: Mapping[str, Any] = flatten(tree)[1]
+    return [str(name) for name in found.values()]

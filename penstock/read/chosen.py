@@ -1,0 +1,40 @@
+"""Which arrays of a file or store make a sample.
+
+Covers: `x=`, `y=` and `columns=` of the readers of named arrays (HDF5, Zarr).
+Does not cover: columns of tables (sources/table.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from penstock.core.errors import InvalidInput, SchemaChanged
+from penstock.core.tree import Tree, tree_of
+
+Columns = Sequence[str] | Mapping[str, str] | None
+
+
+def chosen(
+    first: str, x: str | None, y: str | None, columns: Columns, lengths: Callable[[], Mapping[str, int]]
+) -> tuple[dict[str, str], Tree]:
+    """Column -> array's name, and the tree of a sample. `lengths` tells all arrays' rows, if it comes to that."""
+    if y is not None and x is None:
+        raise InvalidInput(f"y={y!r} without x: name the dataset that is the input, too.")
+    if x is not None and columns is not None:
+        raise InvalidInput("Give either x (and y) or columns, not both.")
+    if x is not None:
+        return ({"x": x}, "x") if y is None else ({"x": x, "y": y}, ("x", "y"))
+    if isinstance(columns, str):
+        raise InvalidInput(f"columns must be a list of datasets, such as [{columns!r}], or a dict of names for them.")
+    if columns is not None and not columns:
+        raise InvalidInput("columns is empty: name at least one dataset, or leave it out for all of them.")
+    if columns is not None:
+        wanted = dict(columns) if isinstance(columns, Mapping) else {name: name for name in columns}
+        return wanted, tree_of(list(wanted))
+    there = lengths()
+    if not there:
+        raise InvalidInput(f"{first} holds no dataset with rows.")
+    if len(set(there.values())) > 1:
+        told = ", ".join(f"{name!r} ({rows} rows)" for name, rows in there.items())
+        raise SchemaChanged(f"{first}: datasets differ in length: {told}. Choose some with x=, y= or columns=.")
+    return {name: name for name in there}, tree_of(list(there))

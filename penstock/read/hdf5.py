@@ -1,0 +1,73 @@
+"""`read_hdf5`: arrays in HDF5 files.
+
+Covers: choosing datasets, checking arguments, choosing row or stretch access.
+Does not cover: reading (sources/hdf5.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from penstock.core.errors import InvalidInput
+from penstock.core.source import OnError
+from penstock.dataset import Dataset
+from penstock.read.chosen import chosen
+from penstock.sources import storage
+from penstock.sources.hdf5 import Hdf5Rows, Hdf5Units, row_addressable, survey_all
+from penstock.sources.hdf5_survey import Dataset5, list_datasets, opened
+
+SUFFIXES = (".h5", ".hdf5", ".he5", ".hdf")
+
+ROW_NBYTES = 4096
+"""Rows at least this large are read one by one (exact shuffle); reading smaller ones so costs more than it is worth."""
+
+
+def read_hdf5(
+    paths: storage.Paths,
+    x: str | None = None,
+    y: str | None = None,
+    *,
+    columns: Sequence[str] | Mapping[str, str] | None = None,
+    access: Literal["auto", "rows", "blocks"] = "auto",
+    on_error: Literal["raise", "skip"] = "raise",
+    max_errors: float | None = None,
+) -> Dataset:
+    """Stream datasets of HDF5 files; a sample is one index of their first axis.
+
+    `x="train/images", y="train/labels"` gives `(x, y)`, `x` alone the bare array; `columns` (a list of dataset
+    paths, or names for them) gives dicts; neither gives a dict of all datasets. `access="rows"` reads every row for
+    itself, so that shuffling is exact; "blocks" reads stretches of chunks; "auto" takes rows where they are stored
+    unfiltered, locally, and are large enough.
+
+    Example: `read_hdf5("shards/*.h5", x="images", y="labels").shuffle(seed=1).batch(64)`
+    """
+    if access not in ("auto", "rows", "blocks"):
+        raise InvalidInput(f"access must be 'auto', 'rows' or 'blocks', not {access!r}.")
+    policy = OnError(on_error, max_errors)
+    found = storage.expand(paths, suffixes=SUFFIXES)
+    wanted, tree = chosen(found[0], x, y, columns, lambda: _lengths(found[0]))
+    files = survey_all(found, wanted, policy)
+    label = f"hdf5({found[0]}{f' and {len(found) - 1} more' if len(found) > 1 else ''})"
+    if _by_rows(access, files):
+        return Dataset.of(Hdf5Rows(label, files, tree, policy))
+    return Dataset.of(Hdf5Units(label, files, tree, policy))
+
+
+def _by_rows(access: str, files: Sequence[tuple[str, Mapping[str, Dataset5]]]) -> bool:
+    possible = row_addressable(files)
+    if access == "rows" and not possible:
+        odd = next(f for _, facts in files for f in facts.values() if f.storage in ("packed", "library"))
+        raise InvalidInput(
+            f"access='rows' needs rows that stand alone in the file, but dataset {odd.name!r} is compressed, tiled or "
+            f"text. Leave access out, or store it contiguous."
+        )
+    if access != "auto":
+        return access == "rows"
+    local = not any(storage.is_remote(path) for path, _ in files)
+    return possible and local and sum(f.row_nbytes for f in files[0][1].values()) >= ROW_NBYTES
+
+
+def _lengths(first: str) -> dict[str, int]:
+    with opened(first) as file:
+        return {name: file[name].shape[0] for name in list_datasets(file)}

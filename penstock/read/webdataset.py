@@ -1,0 +1,162 @@
+"""`read_webdataset`: samples in tar files.
+
+Covers: checking the call, guessing the columns, choosing between rows and streams.
+Does not cover: reading (sources/webdataset.py), decoding (sources/tar_columns.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from penstock.core.errors import BadData, InvalidInput, NotFound
+from penstock.core.sizes import Size, parse_size
+from penstock.core.sizes import size as written_size
+from penstock.core.source import OnError
+from penstock.core.tree import names, tree_of
+from penstock.dataset import Dataset
+from penstock.sources import storage
+from penstock.sources.decode import ImageOptions
+from penstock.sources.inflate import GZIP, PLAIN
+from penstock.sources.picture import Pictures
+from penstock.sources.span_index import SpanIndex, place
+from penstock.sources.tar_columns import KINDS, RAW, Sample, SampleParser, columns_of, sample_of, tree_asked
+from penstock.sources.tar_index import SampleWalk, stream_samples
+from penstock.sources.webdataset import TarRows, TarStream
+
+SUFFIXES = (".tar", ".tar.gz", ".tgz")
+
+LOOKED_AT = 16
+"""Samples from which columns are guessed."""
+
+Files = list[tuple[str, str]]
+
+_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+
+
+def read_webdataset(
+    tars: storage.Paths,
+    *,
+    sample: Any = None,
+    columns: Sequence[str] | None = None,
+    decode: Mapping[str, str] | Literal["auto"] | None = "auto",
+    size: int | tuple[int, int] | None = None,
+    image_options: Mapping[str, Any] | None = None,
+    access: Literal["auto", "rows", "stream"] = "auto",
+    max_sample: Size = "1GB",
+    on_error: Literal["raise", "skip"] = "raise",
+    max_errors: float | None = None,
+) -> Dataset:
+    """Read tar files in which files that share a key are one sample: 000.jpg and 000.cls.
+
+    A sample is a dict with a column for each extension: images are decoded (and resized to `size`), cls is an integer,
+    txt is text, json is decoded, npy is an array, all else is bytes. `sample=("jpg", "cls")` shows `(image, label)`;
+    `columns` chooses without changing the dict. "jpg;png" is whichever is there, "json.label" a field of the JSON,
+    "__key__" the key. `decode` is None for bytes only, or maps extensions to "image", "int", "text", "json", "npy" or
+    "bytes". `tars` may be paths, globs, folders, URLs and ranges such as "train-{000..099}.tar".
+
+    Plain local files are indexed once and read by row (access="rows": exact shuffle); compressed and remote ones are
+    streamed. on_error="skip" leaves out samples that are damaged or lack a column, up to `max_errors`.
+
+    >>> import io, os, tarfile, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "a.tar")
+    >>> with tarfile.open(path, "w") as tar:
+    ...     for name, data in (("0.txt", b"good"), ("0.cls", b"1")):
+    ...         entry = tarfile.TarInfo(name)
+    ...         entry.size = len(data)
+    ...         tar.addfile(entry, io.BytesIO(data))
+    >>> str(read_webdataset(path, sample=("txt", "cls")).schema)
+    '(txt: str, cls: int64)'
+    """
+    if access not in ("auto", "rows", "stream"):
+        raise InvalidInput(f"access must be 'auto', 'rows' or 'stream', not {access!r}.")
+    longest = parse_size(max_sample)
+    if not 0 < longest < 0xFFFFFFFF:
+        raise InvalidInput(f"max_sample must be above 0 and below 4 GiB, not {max_sample!r}.")
+    policy = OnError(on_error, max_errors)
+    files = [(path, _compression(path)) for path in storage.expand(_ranges(tars), suffixes=SUFFIXES)]
+    options = ImageOptions(**{**(image_options or {}), **({"size": _height_width(size)} if size else {})})
+    if sample is not None and columns is not None:
+        raise InvalidInput("Give sample= or columns=, not both: sample= already says which columns there are.")
+    shown = None if sample is None else tree_asked(sample)
+    wanted = [columns] if isinstance(columns, str) else columns
+    if shown is not None:
+        wanted = list(dict.fromkeys(names(shown)))
+    first = _first(files, longest, policy)
+    found = columns_of(wanted, first, _kinds(decode), lambda name: Pictures(options))
+    parser = SampleParser(found, tree_of([c.name for c in found]) if shown is None else shown)
+    name = os.fspath(tars) if isinstance(tars, (str, os.PathLike)) else f"{len(files)} files"
+    packed = [path for path, compression in files if compression != PLAIN]
+    if packed and access == "rows":
+        raise InvalidInput(f"access='rows' needs addresses, which compressed files do not have: {packed[0]}.")
+    remote = any(storage.is_remote(path) for path, _ in files)
+    if packed or access == "stream" or (remote and access == "auto"):
+        return Dataset.of(TarStream(files, parser, longest, policy, name))
+    return Dataset.of(TarRows(SpanIndex([p for p, _ in files], SampleWalk()), parser, longest, policy, name))
+
+
+def _kinds(decode: Mapping[str, str] | str | None) -> Mapping[str, str]:
+    if decode is None:
+        return {}
+    if decode == "auto":
+        return KINDS
+    if not isinstance(decode, Mapping):
+        raise InvalidInput(f"decode must be 'auto', None or a dict of extensions, not {decode!r}.")
+    for extension, kind in decode.items():
+        if kind not in {*KINDS.values(), RAW}:
+            raise InvalidInput(f"decode={{{extension!r}: {kind!r}}}: choose image, int, text, json, npy or bytes.")
+    return {**KINDS, **{extension.lower(): kind for extension, kind in decode.items()}}
+
+
+def _first(files: Files, longest: int, policy: OnError) -> list[Sample]:
+    """The first samples there are; with on_error="skip", those that can be read."""
+    found: list[Sample] = []
+    for path, compression in files:
+        samples = stream_samples(path, compression, longest)
+        try:
+            for key, group in itertools.islice(samples, LOOKED_AT):
+                made = sample_of(key, group, place(path, group[0].header), written_size(longest))
+                if not made.error:
+                    found.append(made)
+                elif policy.mode == "raise":
+                    raise BadData(made.where, made.error)
+        except BadData:
+            if policy.mode == "raise":
+                raise
+        finally:
+            samples.close()  # type: ignore[attr-defined]
+        if found:
+            return found
+    raise NotFound("There is no sample in the tar files: no member has a name such as key.extension.")
+
+
+def _compression(path: str) -> str:
+    return GZIP if storage.read_range(path, 0, 2) == b"\x1f\x8b" else PLAIN
+
+
+def _ranges(tars: storage.Paths) -> list[storage.PathLike]:
+    """Paths with "{000..099}" written out."""
+    given = [tars] if isinstance(tars, (str, os.PathLike)) else list(tars)
+    out: list[storage.PathLike] = []
+    for path in given:
+        text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
+        match = _RANGE.search(text)
+        if match is None or os.path.exists(text):
+            out.append(path)
+            continue
+        low, high = match.groups()
+        if not 0 <= int(high) - int(low) < 1_000_000:
+            raise InvalidInput(f"{match.group()} in {text!r} is not a range of up to a million files.")
+        numbers = (str(n).zfill(len(low)) for n in range(int(low), int(high) + 1))
+        out += _ranges([text[: match.start()] + number + text[match.end() :] for number in numbers])
+    return out
+
+
+def _height_width(size: int | tuple[int, int]) -> tuple[int, int]:
+    pair = (size, size) if isinstance(size, int) else tuple(size)
+    if len(pair) != 2 or not all(isinstance(n, int) and 0 < n <= 65535 for n in pair):
+        raise InvalidInput(f"size must be (height, width) in pixels, not {size!r}.")
+    return pair
