@@ -1,0 +1,81 @@
+"""Models from a user's file, built inside the probing process.
+
+Covers: running `module.py:build` and finding out which framework its result belongs to.
+Does not cover: probing it (guard/forecast_child.py).
+
+`build` returns a Keras model, a torch module, or a tuple of the model, its loss and its optimizer (or a function of the
+parameters that makes the optimizer).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+from penstock.core.errors import InvalidInput, NotFound
+from penstock.guard.forecast_subject import Maker
+
+
+def split_name(text: str) -> tuple[Path, str]:
+    """'module.py:build' as a file that is there and a name."""
+    name, colon, function = text.rpartition(":")
+    if not colon or not name.endswith(".py") or not function.isidentifier():
+        raise InvalidInput(f"{text!r} does not name a function of a Python file. Write it as module.py:build.")
+    path = Path(name)
+    if not path.is_file():
+        raise NotFound(f"There is no Python file {path}.")
+    return path.resolve(), function
+
+
+def built_maker(folder: Path, spec: dict[str, Any]) -> Maker:
+    """Build once to see what it is; every setting then builds afresh."""
+    build = load_build(Path(spec["file"]), spec["function"])
+    example = load_example(folder)
+    model = unpacked(build())[0]
+    packages = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
+    # A Keras model on the torch backend is a torch module as well, so Keras is asked first.
+    if "keras" in packages:
+        from penstock.guard.frameworks.forecast_keras import KerasMaker
+
+        return KerasMaker(lambda: unpacked(build()), example)
+    if "torch" in packages:
+        from penstock.guard.frameworks.forecast_torch import TorchMaker
+
+        return TorchMaker(lambda: unpacked(build()), example)
+    raise InvalidInput(f"{spec['function']}() returned a {type(model).__name__}, not a Keras model or a torch module.")
+
+
+def load_build(path: Path, name: str) -> Any:
+    """The function; its file's folder can be imported from, as when the file is run."""
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise InvalidInput(f"{path} is not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise InvalidInput(f"{path.name} cannot be run: {type(error).__name__}: {error}") from error
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise InvalidInput(f"{path.name} has no function {name!r}.")
+    return found
+
+
+def unpacked(result: Any) -> tuple[Any, Any, Any]:
+    """What `build` returned, as model, loss and optimizer; None stands for what it left out."""
+    found = result if isinstance(result, tuple) else (result,)
+    if not 1 <= len(found) <= 3:
+        raise InvalidInput(f"build() returned {len(found)} things; return the model, or (model, loss, optimizer).")
+    model, loss, optimizer = (*found, None, None)[:3]
+    return model, loss, optimizer
+
+
+def load_example(folder: Path) -> Any:
+    """The example batch that the parent left; None if the model's own shapes are to be used."""
+    path = folder / "example.pickle"
+    return pickle.loads(path.read_bytes()) if path.exists() else None

@@ -1,0 +1,131 @@
+"""Keras on the JAX backend: a compiled function of values to gradients, without donation.
+
+Covers: the backend operations that guard/frameworks/keras_step.py asks for.
+Does not cover: meshes and sharding (refused in guard/frameworks/keras.py).
+
+Keras' own fit donates the model's buffers to each step: after an out-of-memory error every variable is gone, and the
+error may come to light only when weights are read. Here only the guard's own sums are donated, results are waited for
+before they count, and variables change by being pointed at finished arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+
+from penstock.guard.frameworks.keras import Program, Values
+
+
+class JaxBackend:
+    """Runs a Keras model's parts with JAX."""
+
+    def __init__(self, model: keras.Model) -> None:
+        self.model = model
+        self.program = Program(model)
+        self._sums: Any = None
+        self._make_functions()
+
+    def data(self, batch: Any) -> Any:
+        """A part's arrays as they are: the compiled function takes NumPy arrays."""
+        return batch
+
+    def begin(self) -> None:
+        """Forget the gradients."""
+        self._sums = None
+
+    def gradients(self, state: Values, data: Any, ratios: Any, weight: float) -> tuple[Any, dict[str, Any], Values]:
+        """Add a part's weighted gradients to the sums."""
+        (_, (loss, logs, state)), found = self._gradients(
+            self._weights(), state, self._optimizer_values(), data, ratios, np.float32(weight)
+        )
+        sums = found if self._sums is None else self._add(self._sums, found)
+        self._sums = None  # donated: whatever happens now, the old sums are gone
+        self._sums = _finished(sums)
+        return loss, logs, _finished(state)
+
+    def evaluate(self, state: Values, data: Any, ratios: Any) -> tuple[dict[str, Any], Values]:
+        """Metrics of a part without training."""
+        logs, state = _finished(self._evaluate(self._weights(), state, data, ratios))
+        return logs, state
+
+    def counts(self, state: Values, data: Any, training: bool) -> Any:
+        """What the losses divide by in this part."""
+        return np.asarray(self._counts(self._weights(), state, data, training))
+
+    def predict(self, x: Any) -> Any:
+        """Outputs as NumPy arrays."""
+        out = self._predict(self._weights(), self.program.state_values(), x)
+        return keras.tree.map_structure(lambda leaf: np.asarray(leaf.astype(jnp.float32)), out)
+
+    def apply(self, state: Values) -> None:
+        """One optimizer step: new weights and state are complete before any variable is pointed at them."""
+        weights, kept = _finished(self._apply(self._optimizer_values(), self._sums, self._weights()))
+        _point(self.program.trainable, weights)
+        _point(self.model.optimizer.variables, kept)
+        self.commit(state)
+        self._sums = None
+
+    def commit(self, state: Values) -> None:
+        """Write metrics, statistics and seeds back."""
+        _point(self.program.state, state)
+
+    def undo(self) -> None:
+        """Forget the sums; variables have not been touched."""
+        self._sums = None
+
+    def free(self) -> None:
+        """XLA frees buffers when their arrays go; compiled programs are kept, they will be needed."""
+
+    def remake(self) -> None:
+        """The model computes otherwise from now on: compiled programs are made again."""
+        self._make_functions()
+
+    def _weights(self) -> Values:
+        return [variable.value for variable in self.program.trainable]
+
+    def _optimizer_values(self) -> Values:
+        return [variable.value for variable in self.model.optimizer.variables]
+
+    def _make_functions(self) -> None:
+        program, optimizer = self.program, self.model.optimizer
+
+        def total(
+            weights: Values, state: Values, optimizer_values: Values, data: Any, ratios: Any, weight: Any
+        ) -> tuple[Any, Any]:
+            loss, logs, state = program.loss(weights, state, data, ratios, training=True)
+            with keras.StatelessScope(list(zip(optimizer.variables, optimizer_values, strict=True))):
+                scaled = optimizer.scale_loss(loss)
+            return scaled * weight.astype(scaled.dtype), (loss * weight.astype(loss.dtype), logs, state)
+
+        def evaluate(weights: Values, state: Values, data: Any, ratios: Any) -> Any:
+            return program.loss(weights, state, data, ratios, training=False)[1:]
+
+        def add(sums: Any, found: Any) -> Any:
+            return jax.tree.map(jnp.add, sums, found)
+
+        def jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+            eager = self.model.run_eagerly or not self.model.jit_compile
+            return function if eager else jax.jit(function, **options)
+
+        self._gradients = jit(jax.value_and_grad(total, has_aux=True))
+        self._evaluate = jit(evaluate)
+        self._counts = jit(program.counts, static_argnums=(3,))
+        self._predict = jit(program.predict)
+        self._apply = jit(optimizer.stateless_apply)
+        self._add = jit(add, donate_argnums=(0,))
+
+
+def _point(variables: list[Any], values: Values) -> None:
+    """Point variables at new arrays. These were computed from the old ones: `assign` would check each of them again."""
+    for variable, value in zip(variables, values, strict=True):
+        variable._direct_assign(value)
+
+
+def _finished(values: Any) -> Any:
+    """Wait for a computation: an error of an asynchronous one appears where its result is waited for."""
+    return jax.block_until_ready(values)  # type: ignore[no-untyped-call]

@@ -1,0 +1,316 @@
+"""The guarded training loop for Keras models.
+
+Covers: the run of one `fit` call: build, resume, steps, validation, saving, stopping.
+Does not cover: how options reach it (guard/fit.py), what is written (guard/frameworks/keras_save.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import keras
+
+from penstock.core.errors import InvalidInput, OutOfMemory
+from penstock.core.events import events
+from penstock.guard.checkpoint import Checkpoint
+from penstock.guard.epochs import Epochs
+from penstock.guard.fit import FitOptions
+from penstock.guard.frameworks import keras as keras_model
+from penstock.guard.frameworks import keras_save
+from penstock.guard.frameworks.keras_files import RunFiles
+from penstock.guard.frameworks.keras_remat import Remat
+from penstock.guard.frameworks.keras_step import EvalStep, Logs, TrainStep, as_floats, make_backend
+from penstock.guard.hints import micro_batch_hint
+from penstock.guard.infer import evaluate_with
+from penstock.guard.loop import ladder_from, warn_batch_dependent
+from penstock.guard.progress import Progress
+from penstock.guard.recover import Allowed
+from penstock.guard.rehearse import lengths_vary, worst_batch
+from penstock.guard.step import Control
+from penstock.guard.stop import EXIT_CODE, StopSignal
+
+
+class Training:
+    """One call of `fit`."""
+
+    def __init__(self, model: keras.Model, ds: Iterable[Any], options: FitOptions) -> None:
+        keras_model.check(model)
+        self.model, self.options = model, options
+        self.epochs = Epochs(ds, steps=options.steps_per_epoch)
+        self._batches_per_epoch = _length(ds)
+        self.files = RunFiles(options)
+        self.epoch, self.step, self.total_steps = options.initial_epoch, 0, 0
+        self.history: list[tuple[int, Logs]] = []
+        self.remat = Remat(model)
+        allowed = Allowed(precision=options.precision == "auto", remat=options.remat == "auto")
+        first = micro_batch_hint() or options.micro_batch
+        self.control = Control(who=model.name, allowed=allowed, first_micro=first, on_change=self.files.tell)
+        self.control.on_give_up = self._save_before_giving_up
+        self.eval_control = Control(who=f"{model.name} evaluation", allowed=Allowed(), first_micro=first)
+        self.progress = Progress()
+        self._ds, self._resumed, self._warned = ds, False, False
+        self._spec: dict[str, Any] | None = None
+
+    def run(self) -> keras.callbacks.History:
+        """Train to the end; returns the history of all epochs, those before a resume included."""
+        try:
+            history = self._run()
+            self.files.finish()
+            return history
+        except BaseException:
+            self.files.abandon()
+            raise
+        finally:
+            self.remat.off()
+
+    def _run(self) -> keras.callbacks.History:
+        saved = self.files.find()
+        if saved is not None:
+            self._take_place(saved)
+        batches = self._first_epoch()
+        callbacks = self._callbacks()
+        self._restore(saved)
+        self.model.stop_training = False
+        self.progress = Progress(samples=self.progress.samples)  # its clock starts after building and rehearsing
+        callbacks.on_train_begin()
+        for epoch, logs in self.history:
+            self.model.history.on_epoch_end(epoch, logs)
+        self._tell("begin", epoch=self.epoch, step=self.step, resumed=saved is not None)
+        with StopSignal(enabled=self.files.folder is not None) as stop:
+            logs = self._run_epochs(batches, callbacks, stop)
+        if self.files.folder is not None:
+            self._save(now=True)  # before averages are written over the weights, so that more epochs can follow
+        self.model.optimizer.finalize_variable_values(self.model.trainable_weights)
+        callbacks.on_train_end(logs)
+        self._tell("end", total_steps=self.total_steps, stopped=self.epoch < self.options.epochs)
+        history: keras.callbacks.History = self.model.history
+        return history
+
+    def _run_epochs(self, batches: Any, callbacks: Any, stop: StopSignal) -> Logs:
+        logs: Logs = {}
+        while self.epoch < self.options.epochs and not self.model.stop_training:
+            epoch = self.epoch
+            self.progress.begin_epoch()
+            if self.step == 0:
+                self.model.reset_metrics()
+                callbacks.on_epoch_begin(epoch)
+            self._run_steps(batches, callbacks, stop)
+            logs = as_floats(self.model.get_metrics_result())
+            validation = self.options.validation_data
+            if validation is not None and (epoch + 1) % self.options.validation_freq == 0:
+                logs |= {f"val_{name}": value for name, value in self._validate(validation).items()}
+            callbacks.on_epoch_end(epoch, logs)
+            seconds, samples = self.progress.end_epoch()
+            self._tell("epoch", epoch=epoch, logs=logs, seconds=seconds, samples=samples)
+            self.history.append((epoch, logs))
+            self.epoch, self.step = epoch + 1, 0
+            self._save_if_due(stop)
+            batches = self.epochs.epoch()
+        return logs
+
+    def _run_steps(self, batches: Any, callbacks: Any, stop: StopSignal) -> None:
+        begins, watched = _overridden(callbacks, "begin"), _overridden(callbacks, "end")
+        for batch in self.progress.timed(batches):
+            if begins:
+                callbacks.on_train_batch_begin(self.step)
+            self._train(self._unpacked(batch))
+            del batch  # the stream may use its buffers again
+            self.step += 1
+            self.total_steps += 1
+            due = self.progress.step(self.control.rows)
+            # Turning metrics into numbers waits for the device: only for someone who looks at them.
+            logs = as_floats(self.train_step.logs) if watched or due else {}
+            if watched:
+                callbacks.on_train_batch_end(self.step - 1, logs)
+            if due:
+                self._tell_progress(logs)
+            self._save_if_due(stop)
+            if self.model.stop_training:
+                return
+        if self.step == 0:
+            raise InvalidInput("The dataset has no batches.")
+
+    def _tell_progress(self, logs: Logs) -> None:
+        since = self.progress.since()
+        self._tell(
+            "progress",
+            epoch=self.epoch,
+            step=self.step,
+            steps_per_epoch=self.options.steps_per_epoch or self._batches_per_epoch,
+            total_steps=self.total_steps,
+            samples=self.progress.samples,
+            samples_per_s=since.samples_per_s,
+            waited_share=since.waited_share,
+            waited_s=self.progress.waited_s,
+            logs=logs,
+            micro=None if self.control.ladder is None else self.control.ladder.micro,
+        )
+
+    def _tell(self, kind: str, **values: Any) -> None:
+        values = {"epochs": self.options.epochs, **values} if kind != "end" else values
+        events.emit(f"train.{kind}", self.model.name, **values)
+
+    def _train(self, batch: tuple[Any, Any, Any]) -> None:
+        parts = self.control.run(self.train_step, batch)
+        if parts > 1 and not self._warned:
+            self._warned = True
+            warn_batch_dependent(self.backend.program.batch_norms())
+            keras_model.warn_unseen(self.model)
+
+    def _validate(self, data: Iterable[Any]) -> Logs:
+        return evaluate_with(
+            self.eval_step, self.eval_control, data, steps=self.options.validation_steps, class_weight=None
+        )
+
+    # Starting.
+
+    def _first_epoch(self) -> Any:
+        """Build the model from the first batch, which is then put back in front."""
+        batches = self.epochs.epoch(self.step)
+        first = next(batches, None)
+        if first is None and self.step == 0 and self.epoch < self.options.epochs:
+            raise InvalidInput("The dataset has no batches.")
+        shown = self._unpacked(first) if first is not None else None
+        if shown is not None:
+            self._spec = keras_save.spec_of(shown)
+        if self._spec is None:
+            raise InvalidInput("There is no batch to build the model from, and nothing to train.")
+        if self.options.precision not in (None, "auto"):  # before the optimizer's state is made: float16 wraps it
+            keras_model.set_precision(self.model, str(self.options.precision))
+        keras_model.build(self.model, keras_save.like_spec(self._spec))
+        if self.options.remat and not isinstance(self.options.remat, str):
+            self._recompute(self.options.remat)
+        self.backend = make_backend(self.model)
+        self.train_step, self.eval_step = TrainStep(self.backend), EvalStep(self.backend)
+        self.train_step.on_remat = self._recompute_more
+        if shown is not None:
+            self._rehearse(shown)
+        return batches if first is None else itertools.chain([first], batches)
+
+    def _recompute(self, layers: bool | Sequence[str]) -> None:
+        names = self.remat.choose(layers)
+        events.emit("guard.remat", self.model.name, layers=names, why="asked for")
+
+    def _recompute_more(self) -> bool:
+        x, _, _ = keras_save.like_spec(self._spec or {})
+        return self.remat.more(x)
+
+    def _rehearse(self, first: tuple[Any, Any, Any]) -> None:
+        """Try the worst batch, an evaluation and a save, then put everything back."""
+        rehearse = self.options.rehearse
+        if rehearse is None:  # by itself where lengths vary, once: a run that goes on has met its batches
+            rehearse = self._resumed is False and lengths_vary(self._ds)
+        if rehearse is False:
+            return
+        found = (worst_batch(self._ds) if lengths_vary(self._ds) else None) if rehearse is True else rehearse
+        worst = first if found is None else self._unpacked(found)
+
+        def trial() -> None:
+            self._train(worst)
+            validation = self.options.validation_data
+            if validation is not None and not hasattr(validation, "__next__"):
+                found = worst_batch(validation) if lengths_vary(validation) else next(iter(validation))
+                self.eval_control.run(self.eval_step, keras_model.unpack(found))
+
+        self.files.rehearsed(self.backend.program, trial)
+        micro = None if self.control.ladder is None else self.control.ladder.micro
+        shapes = {name: leaf and leaf[0] for name, leaf in keras_save.spec_of(worst)["leaves"].items()}
+        events.emit("guard.rehearsed", self.model.name, micro=micro, shapes=shapes)
+
+    def _callbacks(self) -> Any:
+        options = self.options
+        if isinstance(options.callbacks, keras.callbacks.CallbackList):
+            return options.callbacks
+        return keras.callbacks.CallbackList(
+            list(options.callbacks or ()),
+            add_history=True,
+            add_progbar=options.verbose != 0,
+            verbose=options.verbose,
+            epochs=options.epochs,
+            steps=options.steps_per_epoch or self._batches_per_epoch,
+            model=self.model,
+        )
+
+    def _unpacked(self, batch: Any) -> tuple[Any, Any, Any]:
+        return keras_model.unpack(batch, self.options.class_weight)
+
+    # Saving.
+
+    def _take_place(self, saved: Checkpoint) -> None:
+        meta = saved.meta
+        self.epoch, self.step, self.total_steps = meta["epoch"], meta["step"], meta["total_steps"]
+        self.history = [(int(epoch), logs) for epoch, logs in meta["history"]]
+        self._spec = meta["spec"]
+        self._resumed = True
+        self.progress = Progress(samples=meta.get("samples", 0))
+        self.epochs.resume(meta["place"])
+        events.emit("guard.resume", str(saved.path), found=True, epoch=self.epoch, step=self.step)
+
+    def _restore(self, saved: Checkpoint | None) -> None:
+        if saved is None:
+            return
+        keras_save.restore(self.backend.program, saved)
+        ladder = ladder_from(saved.meta["ladder"])
+        hint = micro_batch_hint()
+        if ladder is not None and hint is not None:
+            ladder = dataclasses.replace(ladder, micro=min(hint, ladder.micro), failed=hint + 1)
+        self.control.ladder = ladder
+        if ladder is not None:
+            self.files.tell(ladder)
+            if ladder.precision_lowered:
+                self.train_step.lower_precision()
+        if saved.meta.get("remat"):
+            self._recompute(saved.meta["remat"])
+            self.backend.remake()
+
+    def _save_if_due(self, stop: StopSignal) -> None:
+        if not (stop.asked or self.files.due(self.total_steps)):
+            return
+        self._save(now=stop.asked)
+        if stop.asked:
+            events.emit("guard.stopped", self.model.name, epoch=self.epoch, step=self.step)
+            self._tell("end", total_steps=self.total_steps, stopped=True)
+            raise SystemExit(EXIT_CODE)
+
+    def _save(self, *, now: bool = False) -> None:
+        self.files.save(self.backend.program, self.total_steps, self._meta(), now=now)
+
+    def _save_before_giving_up(self) -> None:
+        try:
+            self._save(now=True)
+        except (OutOfMemory, OSError) as error:
+            events.emit("guard.save_failed", self.model.name, error=repr(error))
+
+    def _meta(self) -> dict[str, Any]:
+        ladder = self.control.ladder
+        return {
+            "epoch": self.epoch,
+            "step": self.step,
+            "total_steps": self.total_steps,
+            "history": list(self.history),  # as they are now: they may be written later
+            "samples": self.progress.samples,
+            "place": self.epochs.place,
+            "spec": self._spec,
+            "remat": list(self.remat.names),
+            "ladder": None if ladder is None else dataclasses.asdict(ladder),
+        }
+
+
+def _overridden(callbacks: Any, when: str) -> bool:
+    """Whether a callback does something at each batch's begin or end. Keras marks the methods that do nothing."""
+    if not isinstance(callbacks, keras.callbacks.CallbackList):
+        return True
+    hooks = (f"on_batch_{when}", f"on_train_batch_{when}")
+    methods = [getattr(callback, hook) for callback in callbacks.callbacks for hook in hooks]
+    return not all(getattr(method, "_is_default", False) for method in methods)
+
+
+def _length(ds: Any) -> int | None:
+    """Batches in an epoch, where the data knows."""
+    try:
+        return len(ds)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,201 @@
+"""Steps with a compiled Keras model, in parts.
+
+Covers: training, evaluation and prediction steps for guard/step.py, on whichever backend Keras runs.
+Does not cover: the loop over epochs (guard/fit.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import keras
+import numpy as np
+
+from penstock.core.errors import InvalidInput
+from penstock.guard.frameworks.keras import Program, Values, lower_precision
+from penstock.guard.microbatch import Part
+from penstock.guard.recover import Phase
+
+Logs = dict[str, float]
+
+
+class Backend(Protocol):
+    """What the steps below ask of one backend. Only `apply` and `commit` change anything.
+
+    `apply` writes the state too, with the weights: a step is taken whole or not at all.
+    """
+
+    program: Program
+
+    def data(self, batch: Any) -> Any: ...
+    def begin(self) -> None: ...
+    def gradients(self, state: Values, data: Any, ratios: Any, weight: float) -> tuple[Any, dict[str, Any], Values]: ...
+    def evaluate(self, state: Values, data: Any, ratios: Any) -> tuple[dict[str, Any], Values]: ...
+    def counts(self, state: Values, data: Any, training: bool) -> Any: ...
+    def predict(self, x: Any) -> Any: ...
+    def apply(self, state: Values) -> None: ...
+    def commit(self, state: Values) -> None: ...
+    def undo(self) -> None: ...
+    def free(self) -> None: ...
+    def remake(self) -> None: ...
+
+
+def make_backend(model: keras.Model) -> Backend:
+    """The operations of the backend that Keras runs on."""
+    name = keras.backend.backend()
+    if name == "torch":
+        from penstock.guard.frameworks.keras_torch import TorchBackend
+
+        return TorchBackend(model)
+    if name == "tensorflow":
+        from penstock.guard.frameworks.keras_tensorflow import TensorFlowBackend
+
+        return TensorFlowBackend(model)
+    if name == "jax":
+        from penstock.guard.frameworks.keras_jax import JaxBackend
+
+        return JaxBackend(model)
+    raise InvalidInput(f"Keras runs on {name!r}; the guard knows tensorflow, torch and jax.")
+
+
+class _Step:
+    """What training, evaluation and prediction steps share."""
+
+    phase: Phase = "forward"
+    training = True
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self._state: Values = []
+        self._ratios: dict[int, Any] = {}
+        self.on_remat: Callable[[], bool] | None = None
+
+    def begin(self, parts: Sequence[Part]) -> None:
+        """Read the state that flows through the parts, and find the losses' ratios."""
+        self.phase = type(self).phase
+        self.backend.begin()
+        self._state = self.backend.program.state_values()
+        self._ratios = self._find_ratios(parts)
+
+    def drop(self) -> None:
+        """Forget the sums; a torn optimizer step is put back."""
+        self._state = []
+        self.backend.undo()
+
+    def free(self) -> None:
+        """Empty the backend's caches."""
+        self.backend.free()
+
+    def lower_precision(self) -> None:
+        """Compute in bfloat16 from now on."""
+        lower_precision(self.backend.program.model)
+        self.backend.remake()
+
+    def rematerialise(self) -> bool:
+        """Recompute the biggest activations from now on; True while smaller ones are left."""
+        left = self.on_remat() if self.on_remat is not None else False
+        self.backend.remake()
+        return left
+
+    def _find_ratios(self, parts: Sequence[Part]) -> dict[int, Any]:
+        terms = self.backend.program.terms
+        if len(parts) == 1 or not terms.needs_ratios:
+            return {}
+        counts = None
+        if terms.needs_counts:
+            counts = [self.backend.counts(self._state, self.backend.data(part.data), self.training) for part in parts]
+        ratios = terms.ratios([part.rows for part in parts], counts)
+        return {part.start: ratio for part, ratio in zip(parts, ratios, strict=True)}
+
+
+class TrainStep(_Step):
+    """One real batch through the model and optimizer. `logs` are the metrics after it."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
+        self.logs: dict[str, Any] = {}
+
+    def begin(self, parts: Sequence[Part]) -> None:
+        """As for every step; the first split batch looks for masks before it trusts shares of rows."""
+        if len(parts) > 1 and not self.backend.program.terms.needs_counts:
+            self._look_for_masks(parts[0])
+        super().begin(parts)
+
+    def part(self, part: Part) -> None:
+        """Add one part's gradients."""
+        data = self.backend.data(part.data)
+        self.phase = "backward"
+        ratios = self._ratios.get(part.start)
+        _, self.logs, self._state = self.backend.gradients(self._state, data, ratios, part.share)
+
+    def apply(self) -> None:
+        """Step the optimizer once and write metrics and statistics back."""
+        self.phase = "apply"
+        self.backend.apply(self._state)
+
+    _looked = False
+
+    def _look_for_masks(self, part: Part) -> None:
+        # A mask shows only in a forward pass; one row of the first split batch is enough to know.
+        if self._looked or not self.backend.program.terms.reductions:
+            return
+        row = keras.tree.map_structure(lambda leaf: None if leaf is None else leaf[:1], part.data)
+        self.backend.counts(self.backend.program.state_values(), self.backend.data(row), True)
+        self._looked = True
+
+
+class EvalStep(_Step):
+    """One real batch of an evaluation."""
+
+    phase: Phase = "evaluate"
+    training = False
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
+        self.logs: dict[str, Any] = {}
+
+    def part(self, part: Part) -> None:
+        """Update the metrics with one part."""
+        data = self.backend.data(part.data)
+        self.logs, self._state = self.backend.evaluate(self._state, data, self._ratios.get(part.start))
+
+    def apply(self) -> None:
+        """Write the metrics back."""
+        self.backend.commit(self._state)
+
+
+class PredictStep(_Step):
+    """Outputs of one real batch, as NumPy arrays."""
+
+    phase: Phase = "predict"
+    training = False
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
+        self._found: list[Any] = []
+        self.outputs: Any = None
+
+    def begin(self, parts: Sequence[Part]) -> None:
+        """Forget what an earlier try predicted."""
+        self.phase = "predict"
+        self._found = []
+
+    def part(self, part: Part) -> None:
+        """Predict one part."""
+        self._found.append(self.backend.predict(part.data))
+
+    def apply(self) -> None:
+        """Join the parts."""
+        found = self._found
+        self.outputs = found[0] if len(found) == 1 else keras.tree.map_structure(lambda *a: np.concatenate(a), *found)
+        self._found = []
+
+
+def as_floats(logs: dict[str, Any]) -> Logs:
+    """Metric values as Python numbers, for callbacks and histories."""
+    out: Logs = {}
+    for name, value in logs.items():
+        array = keras.ops.convert_to_numpy(value)
+        out[name] = float(array) if np.ndim(array) == 0 else array.tolist()
+    return out

@@ -1,0 +1,191 @@
+"""Keras on the TensorFlow backend: gradients by a graph function that assigns nothing.
+
+Covers: the backend operations that guard/frameworks/keras_step.py asks for.
+Does not cover: aborts, with which TensorFlow answers some failed allocations on CPU (guard/supervise.py).
+
+The snapshot before the optimizer step holds reads of the variables. A read shares the variable's buffer, and TensorFlow
+copies a shared buffer before it writes to it: so nothing is copied up front, and the old values cannot change.
+
+All reads are one call of a graph, and so are all writes: one by one they took 3.6 ms of a step of 27 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from penstock.core.errors import InvalidInput
+from penstock.core.events import events
+from penstock.guard.frameworks.keras import Program, Values
+
+
+class TensorFlowBackend:
+    """Runs a Keras model's parts with TensorFlow."""
+
+    def __init__(self, model: keras.Model) -> None:
+        if model.distribute_strategy.num_replicas_in_sync > 1:
+            raise InvalidInput("The model was made under a tf.distribute strategy; the guard steps on one device.")
+        self.model = model
+        self.program = Program(model)
+        self._sums: list[Any] | None = None
+        self._before: list[Any] | None = None
+        # Several losses keep a metric each, for which Keras reads the static number of rows.
+        self._exact = len(self.program.terms.reductions) > 1
+        self._make_functions()
+
+    def data(self, batch: Any) -> Any:
+        """A part's arrays as tensors."""
+        return keras.tree.map_structure(lambda leaf: None if leaf is None else tf.convert_to_tensor(leaf), batch)
+
+    def begin(self) -> None:
+        """Forget the gradients."""
+        self._sums = None
+
+    def gradients(self, state: Values, data: Any, ratios: Any, weight: float) -> tuple[Any, dict[str, Any], Values]:
+        """Add a part's weighted gradients to the sums."""
+        self._trace_open("_gradients", state, data, ratios, tf.constant(weight, tf.float32))
+        loss, logs, state, found = self._gradients(state, data, ratios, tf.constant(weight, tf.float32))
+        self._sums = found if self._sums is None else [_add(a, b) for a, b in zip(self._sums, found, strict=True)]
+        return loss, logs, state
+
+    def evaluate(self, state: Values, data: Any, ratios: Any) -> tuple[dict[str, Any], Values]:
+        """Metrics of a part without training."""
+        self._trace_open("_evaluate", state, data, ratios)
+        logs, state = self._evaluate(state, data, ratios)
+        return logs, state
+
+    def counts(self, state: Values, data: Any, training: bool) -> Any:
+        """What the losses divide by in this part."""
+        return self._counts(state, data, training).numpy()
+
+    def predict(self, x: Any) -> Any:
+        """Outputs as NumPy arrays."""
+        out = self._predict(self.program.state_values(), self.data(x))
+        return keras.tree.map_structure(lambda leaf: np.asarray(tf.cast(leaf, tf.float32)), out)
+
+    def apply(self, state: Values) -> None:
+        """One optimizer step from the summed gradients, with the old values held until it is done."""
+        assert self._sums is not None
+        self._before = self._read_touched()
+        self._apply(self._sums, list(state))
+        self._before = self._sums = None
+
+    def commit(self, state: Values) -> None:
+        """Write metrics, statistics and seeds back."""
+        self._write_state(list(state))
+
+    def undo(self) -> None:
+        """Put a torn optimizer step back."""
+        self._sums = None
+        if self._before is not None:
+            for variable, value in zip(self._touched(), self._before, strict=True):
+                variable.value.assign(value)
+            self._before = None
+
+    def free(self) -> None:
+        """TensorFlow has no cache that can be emptied."""
+
+    def remake(self) -> None:
+        """The model computes otherwise from now on: graphs are traced again."""
+        self._make_functions()
+
+    def _touched(self) -> list[Any]:
+        return [*self.program.trainable, *self.model.optimizer.variables, *self.program.state]
+
+    def _trace_open(self, name: str, state: Values, data: Any, ratios: Any, *rest: Any) -> None:
+        """Trace once for any number of rows before the first call.
+
+        TensorFlow would trace for the first batch's shape and again, with open shapes, for the first that differs; the
+        two round differently. A run that is resumed meets its shapes in another order and would not be bit for bit.
+        """
+        key = (name, ratios is None)
+        if self._exact or self.model.run_eagerly or key in self._traced:
+            return
+        self._traced.add(key)
+        x, y, weights = data
+        varies = any(None in tensor.shape[1:] for tensor in getattr(self.model, "inputs", None) or ())
+        specs = (_open_specs(x, varies), _open_specs(y, varies), _open_specs(weights, varies))
+        fixed = keras.tree.map_structure(tf.TensorSpec.from_tensor, list(state))
+        others = [None if value is None else tf.TensorSpec(value.shape, tf.float32) for value in (ratios, *rest)]
+        try:
+            getattr(self, name).get_concrete_function(fixed, specs, *others)
+        except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+            # A model that needs to know its number of rows: one trace for each shape, in whatever order they come.
+            events.emit("guard.exact_shapes", self.model.name, why=str(error).splitlines()[0][:300])
+            self._exact = True
+            self._make_functions()
+
+    def _make_functions(self) -> None:
+        exact = self._exact
+        self._traced: set[tuple[str, bool]] = set()
+
+        def function(python: Callable[..., Any], jit: bool = False) -> Callable[..., Any]:
+            if self.model.run_eagerly:
+                return python
+            compiled: Callable[..., Any] = tf.function(
+                python, autograph=False, reduce_retracing=not exact, jit_compile=jit or None
+            )
+            return compiled
+
+        self._gradients = function(self._gradients_of, bool(self.model.jit_compile))
+        self._evaluate = function(self._evaluate_of, bool(self.model.jit_compile))
+        self._counts = function(self._counts_of)
+        self._predict = function(self._predict_of)
+        self._apply = function(self._apply_of)
+        self._read_touched = function(lambda: [variable.value.read_value() for variable in self._touched()])
+        self._write_state = function(self._write_state_of)
+
+    def _gradients_of(self, state: Values, data: Any, ratios: Any, weight: Any) -> tuple[Any, ...]:
+        variables = [variable.value for variable in self.program.trainable]
+        with tf.GradientTape() as tape:
+            weights = [tf.convert_to_tensor(variable) for variable in variables]
+            loss, logs, state = self.program.loss(weights, state, data, ratios, training=True)
+            total = self.model.optimizer.scale_loss(loss)
+            total = total * tf.cast(weight, total.dtype)
+        return loss * tf.cast(weight, loss.dtype), logs, state, tape.gradient(total, variables)
+
+    def _evaluate_of(self, state: Values, data: Any, ratios: Any) -> tuple[Any, Values]:
+        weights = [tf.convert_to_tensor(variable.value) for variable in self.program.trainable]
+        _, logs, state = self.program.loss(weights, state, data, ratios, training=False)
+        return logs, state
+
+    def _counts_of(self, state: Values, data: Any, training: bool) -> Any:
+        weights = [tf.convert_to_tensor(variable.value) for variable in self.program.trainable]
+        return self.program.counts(weights, state, data, training)
+
+    def _predict_of(self, state: Values, x: Any) -> Any:
+        weights = [tf.convert_to_tensor(variable.value) for variable in self.program.trainable]
+        return self.program.predict(weights, state, x)
+
+    def _apply_of(self, gradients: list[Any], state: Values) -> None:
+        self.model.optimizer.apply(gradients, self.program.trainable)
+        self._write_state_of(state)
+
+    def _write_state_of(self, state: Values) -> None:
+        for variable, value in zip(self.program.state, state, strict=True):
+            variable.value.assign(value)
+
+
+def _open_specs(arrays: Any, varies: bool) -> Any:
+    """Any number of rows; where the model's inputs have open lengths, any length too."""
+
+    def spec(tensor: Any) -> Any:
+        if tensor is None:
+            return None
+        shape = list(tensor.shape)
+        if varies and len(shape) > 1:
+            shape[1] = None
+        return tf.TensorSpec([None, *shape[1:]], tensor.dtype)
+
+    return keras.tree.map_structure(spec, arrays)
+
+
+def _add(total: Any, part: Any) -> Any:
+    """Two gradients added; sparse ones become dense, absent ones stay absent."""
+    if total is None or part is None:
+        return part if total is None else total
+    return tf.convert_to_tensor(total) + tf.convert_to_tensor(part)

@@ -1,0 +1,113 @@
+"""Keras on the torch backend: gradients by `backward`, summed in `.grad`.
+
+Covers: the backend operations that guard/frameworks/keras_step.py asks for.
+Does not cover: what the loss is (guard/frameworks/keras.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import torch
+
+from penstock.core.errors import InvalidInput
+from penstock.guard.frameworks.keras import Program, Values
+from penstock.guard.frameworks.torch import to_torch
+from penstock.guard.frameworks.torch_state import Copies, Generators
+
+
+class TorchBackend:
+    """Runs a Keras model's parts with torch."""
+
+    def __init__(self, model: keras.Model) -> None:
+        if model.jit_compile:
+            raise InvalidInput("jit_compile=True with the torch backend is not supported. Compile without it.")
+        self.model = model
+        self.program = Program(model)
+        self._generators = Generators({torch.device(v.value.device) for v in self.program.trainable})
+        self._copies = Copies()
+        self._applying = False
+
+    def data(self, batch: Any) -> Any:
+        """A part's arrays as tensors on the model's device."""
+        device = self.model.trainable_variables[0].value.device if self.model.trainable_variables else "cpu"
+        return to_torch(batch, torch.device(device))
+
+    def begin(self) -> None:
+        """Forget the gradients; remember the generator, from which Keras' dropout draws on torch."""
+        self._clear()
+        self._generators.save()
+
+    def _clear(self) -> None:
+        for variable in self.program.trainable:
+            variable.value.grad = None
+
+    def gradients(self, state: Values, data: Any, ratios: Any, weight: float) -> tuple[Any, dict[str, Any], Values]:
+        """Add a part's weighted gradients to `.grad`."""
+        weights = [variable.value for variable in self.program.trainable]
+        self.model.train()
+        try:
+            loss, logs, state = self.program.loss(weights, state, data, self._ratios(ratios), training=True)
+        finally:
+            self.model.eval()
+        total = self.model.optimizer.scale_loss(loss)
+        (total if weight == 1.0 else total * weight).backward()
+        return loss.detach() * weight, logs, state
+
+    def evaluate(self, state: Values, data: Any, ratios: Any) -> tuple[dict[str, Any], Values]:
+        """Metrics of a part without training."""
+        weights = [variable.value for variable in self.program.trainable]
+        with torch.no_grad():
+            _, logs, state = self.program.loss(weights, state, data, self._ratios(ratios), training=False)
+        return logs, state
+
+    def counts(self, state: Values, data: Any, training: bool) -> Any:
+        """What the losses divide by in this part."""
+        weights = [variable.value for variable in self.program.trainable]
+        with torch.no_grad():
+            return self.program.counts(weights, state, data, training).cpu().numpy()
+
+    def predict(self, x: Any) -> Any:
+        """Outputs as NumPy arrays."""
+        weights = [variable.value for variable in self.program.trainable]
+        with torch.no_grad():
+            out = self.program.predict(weights, self.program.state_values(), self.data(x))
+        return keras.tree.map_structure(lambda leaf: leaf.float().cpu().numpy(), out)
+
+    def apply(self, state: Values) -> None:
+        """One optimizer step from the summed gradients; what it may tear is copied first."""
+        variables = self.program.trainable
+        gradients = [variable.value.grad for variable in variables]
+        self._copies.save([v.value for v in [*variables, *self.model.optimizer.variables]])
+        self._applying = True
+        with torch.no_grad():
+            self.model.optimizer.apply(gradients, variables)
+        self._applying = False
+        self._clear()
+        self.commit(state)  # into tensors that are there: nothing that could fail for lack of memory
+
+    def commit(self, state: Values) -> None:
+        """Write metrics, statistics and seeds back."""
+        with torch.no_grad():
+            for variable, value in zip(self.program.state, state, strict=True):
+                variable.assign(value)
+
+    def undo(self) -> None:
+        """Put a torn optimizer step and the generator back."""
+        self._clear()
+        self._generators.restore()
+        if self._applying:
+            self._copies.restore()
+            self._applying = False
+
+    def free(self) -> None:
+        """Give cached device memory back."""
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def remake(self) -> None:
+        """Nothing is compiled."""
+
+    def _ratios(self, ratios: Any) -> Any:
+        return None if ratios is None else torch.from_numpy(ratios)

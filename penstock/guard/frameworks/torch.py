@@ -1,0 +1,238 @@
+"""A PyTorch step in parts.
+
+Covers: gradients of one part, their sum in `.grad`, clipping, mixed precision, one protected optimizer step.
+Does not cover: what is put back after a failure and how (guard/frameworks/torch_state.py), sizes (guard/recover.py).
+
+The sum is kept in the parameters' own `.grad`: a backward pass that fails halfway leaves it half added, but a failed
+step is dropped and taken again as a whole, so a second set of buffers would protect nothing and cost a model's size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from penstock.core.errors import InvalidInput
+from penstock.core.tree import flatten, unflatten
+from penstock.guard.frameworks import torch_remat
+from penstock.guard.frameworks.torch_state import Copies, Generators, OptimizerState, Scaler
+from penstock.guard.microbatch import Part
+from penstock.guard.recover import Phase
+
+LossFn = Callable[..., torch.Tensor]
+Weigh = Callable[[Any], float]
+
+_DTYPES = {"float32": None, "mixed_bfloat16": torch.bfloat16, "mixed_float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class TorchOptions:
+    """How the gradients of a batch become a step."""
+
+    precision: str = "float32"
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    before_apply: Callable[[list[torch.nn.Parameter]], None] | None = None
+    scaler: torch.amp.GradScaler | None = None
+    device: torch.device | str | None = None
+
+
+class TorchStepper:
+    """Takes steps with a torch module and optimizer. `call` must be set before each step."""
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, options: TorchOptions) -> None:
+        check(model, optimizer, options)
+        self.model, self.optimizer, self.options = model, optimizer, options
+        self.params = [p for group in optimizer.param_groups for p in group["params"]]
+        self.device = torch.device(options.device) if options.device is not None else self.params[0].device
+        self.autocast_dtype = _DTYPES[options.precision]
+        self.phase: Phase = "forward"
+        self.loss_fn: LossFn | None = None
+        self.weigh: Weigh | None = None
+        self.loss = torch.zeros(())
+        self._weights: dict[int, float] = {}
+        self._generators = Generators({p.device for p in self.params})
+        self._buffers = Copies()
+        self._state = OptimizerState(optimizer, ranks=_world())
+        self._scaler = Scaler(options.scaler)
+        self._begun = False
+
+    def begin(self, parts: Sequence[Part]) -> None:
+        """Remember generators and buffers, clear gradients, and find each part's weight."""
+        self.phase, self._begun = "forward", False
+        self._state.forget()
+        self._generators.save()
+        self._scaler.save()
+        self._buffers.save(list(self.model.buffers()))
+        self._begun = True
+        self.optimizer.zero_grad(set_to_none=True)
+        self.loss = torch.zeros((), device=self.device)
+        self._weights = self._weigh(parts)
+
+    def part(self, part: Part) -> None:
+        """Add the part's weighted gradients to `.grad`."""
+        assert self.loss_fn is not None
+        self.phase = "forward"
+        data = to_torch(part.data, self.device)
+        weight = self._weights[part.start]
+        with self._sync_later(), self._autocast():
+            loss = call_loss(self.loss_fn, self.model, data)
+        if loss.ndim:
+            raise InvalidInput(f"loss_fn returned shape {tuple(loss.shape)}; it must be one number, a mean or a sum.")
+        self.phase = "backward"
+        weighted = loss if weight == 1.0 else loss * weight
+        scaled = self._scaler.scaler.scale(weighted) if self._scaler.scaler is not None else weighted
+        with self._sync_later():
+            scaled.backward()  # type: ignore[no-untyped-call]
+        self.loss += weighted.detach()
+
+    def apply(self) -> None:
+        """Clip, copy what a torn step could damage, and let the optimizer step once."""
+        self.phase = "apply"
+        self._reduce_over_ranks()
+        scaler, options = self._scaler.scaler, self.options
+        params = [p for p in self.params if p.grad is not None]
+        if scaler is not None:
+            scaler.unscale_(self.optimizer)
+        if options.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(params, options.clip_norm)
+        if options.clip_value is not None:
+            torch.nn.utils.clip_grad_value_(params, options.clip_value)
+        if options.before_apply is not None:
+            options.before_apply(params)
+        self._state.save()
+        if scaler is not None:
+            scaler.step(self.optimizer)
+            scaler.update()
+        else:
+            self.optimizer.step()
+
+    def drop(self) -> None:
+        """Take gradients, buffers, generators, loss scale and a torn optimizer step back."""
+        self._state.restore()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.loss = torch.zeros((), device=self.device)
+        if not self._begun:
+            return
+        self._buffers.restore()
+        self._generators.restore()
+        self._scaler.restore()
+
+    def free(self) -> None:
+        """Give cached device memory back."""
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def lower_precision(self) -> None:
+        """Compute in bfloat16 from now on; weights stay in float32."""
+        self.autocast_dtype = torch.bfloat16
+
+    def rematerialise(self) -> None:
+        """Recompute the model's repeated blocks in the backward pass from now on."""
+        torch_remat.rematerialise(self.model)
+
+    def _weigh(self, parts: Sequence[Part]) -> dict[int, float]:
+        """Each part's factor, by its first row."""
+        if len(parts) == 1 or getattr(self.loss_fn, "reduction", "mean") == "sum":
+            return {part.start: 1.0 for part in parts}
+        weigh = self.weigh or default_weigh(self.loss_fn)
+        if weigh is None:
+            return {part.start: part.share for part in parts}
+        counts = {part.start: float(weigh(part.data)) for part in parts}
+        total = sum(counts.values())
+        return {start: count / total if total else 0.0 for start, count in counts.items()}
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if self.autocast_dtype is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=self.autocast_dtype)
+
+    def _sync_later(self) -> contextlib.AbstractContextManager[Any]:
+        # A backward pass that waits for other ranks would hang when one of them ran out of memory.
+        if isinstance(self.model, torch.nn.parallel.DistributedDataParallel):
+            return self.model.no_sync()
+        return contextlib.nullcontext()
+
+    def _reduce_over_ranks(self) -> None:
+        if isinstance(self.model, torch.nn.parallel.DistributedDataParallel):
+            world = _world()
+            for param in self.params:
+                if param.grad is None:
+                    param.grad = torch.zeros_like(param)
+                torch.distributed.all_reduce(param.grad)
+                param.grad /= world
+
+
+def _world() -> int:
+    dist = torch.distributed
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def check(model: torch.nn.Module, optimizer: torch.optim.Optimizer, options: TorchOptions) -> None:
+    """Refuse, by name, what cannot be stepped in parts."""
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidInput(f"Guard needs a torch.nn.Module, not a {type(model).__name__}. For Keras models use fit().")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise InvalidInput(f"Guard needs a torch.optim.Optimizer, not a {type(optimizer).__name__}.")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise InvalidInput("LBFGS evaluates the loss several times per step, which cannot be split. Use another.")
+    if options.precision not in _DTYPES:
+        names = ", ".join(map(repr, [*_DTYPES, "auto"]))
+        raise InvalidInput(f"precision must be one of {names}, not {options.precision!r}.")
+    if not any(group["params"] for group in optimizer.param_groups):
+        raise InvalidInput("The optimizer has no parameters.")
+
+
+def to_torch(batch: Any, device: torch.device) -> Any:
+    """The batch's arrays as tensors on the device; NumPy arrays are shared, not copied, on the CPU."""
+    tree, leaves = flatten(batch)
+
+    def leaf(name: str) -> Any:
+        value = leaves[name]
+        if isinstance(value, np.ndarray):
+            # torch warns about, and may write through, arrays that are read-only.
+            value = torch.from_numpy(value if value.flags.writeable else value.copy())
+        return value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
+
+    return unflatten(tree, leaf)
+
+
+def call_loss(loss_fn: LossFn, model: torch.nn.Module, data: Any) -> torch.Tensor:
+    """`criterion(model(x), y)` for torch's own losses, `loss_fn(model, batch)` for a function of the user."""
+    if not is_criterion(loss_fn):
+        return loss_fn(model, data)
+    if not isinstance(data, tuple) or len(data) != 2:
+        raise InvalidInput(
+            f"{getattr(loss_fn, '__name__', type(loss_fn).__name__)} needs batches of (x, y). For other batches pass a "
+            f"function loss_fn(model, batch)."
+        )
+    return loss_fn(model(data[0]), data[1])
+
+
+def is_criterion(loss_fn: object) -> bool:
+    """Whether this is a loss of torch itself, which takes outputs and targets."""
+    return isinstance(loss_fn, torch.nn.Module) or getattr(loss_fn, "__module__", "") == "torch.nn.functional"
+
+
+def default_weigh(loss_fn: object) -> Weigh | None:
+    """How torch's own losses count samples, where it is not one each: ignored and weighted classes."""
+    class_weights: torch.Tensor | None = None
+    ignored = -100  # the default of torch.nn.functional
+    if isinstance(loss_fn, (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss)):
+        class_weights, ignored = loss_fn.weight, loss_fn.ignore_index
+    elif loss_fn not in (torch.nn.functional.cross_entropy, torch.nn.functional.nll_loss):
+        return None
+
+    def weigh(data: Any) -> float:
+        target = torch.as_tensor(data[1])
+        if target.is_floating_point():  # class probabilities: torch divides by the rows alone
+            return float(target.shape[0])
+        kept = target[target != ignored]
+        return float(kept.numel() if class_weights is None else class_weights.to(kept.device)[kept].sum())
+
+    return weigh

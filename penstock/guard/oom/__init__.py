@@ -1,0 +1,1 @@
+"""What running out of memory looks like, one file per framework."""

@@ -1,0 +1,230 @@
+"""What to do after memory ran out, and when to dare more again.
+
+Covers: the ladder as pure functions: facts in, the next micro-batch (or the verdict) out.
+Does not cover: catching the error (guard/step.py), predicting a peak.
+
+Down. Where a forecast is known (peak = base + per_sample * rows), the failure corrects it: the real slope is at least
+(limit - base) / rows, and the next size is what the corrected line allows. Near the limit, that is where this size or
+one close to it has worked before, steps are of 0.9. Only with nothing known is the size halved.
+Up. After `patience` calm steps the next size that saves a part is tried, if it stays below what has failed and
+what the line allows. A failed attempt doubles the patience; a size that failed is forgiven after a long calm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from penstock.core.sizes import size
+from penstock.guard.microbatch import num_parts
+
+Phase = Literal["forward", "backward", "apply", "evaluate", "predict", "save"]
+Rung = Literal["again", "smaller", "larger", "precision", "remat", "give up"]
+
+PATIENCE = 16
+FORGIVE = 24
+"""A size that failed may be tried again after this many times the patience."""
+NEAR = 0.9
+SIZELESS = 3
+"""Tries for a phase whose memory hardly depends on the micro-batch."""
+MARGIN = 0.97
+"""Share of the limit that a forecast may fill: allocators round up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Peak bytes of a step as a line over its rows."""
+
+    base: float
+    per_sample: float
+
+    def at(self, rows: int) -> float:
+        """Predicted peak for so many rows."""
+        return self.base + self.per_sample * rows
+
+    def rows_within(self, limit: float) -> int:
+        """The most rows whose predicted peak stays within the limit."""
+        if self.per_sample <= 0:
+            return 1 << 40
+        return int((limit * MARGIN - self.base) / self.per_sample)
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What the ladder may change besides the micro-batch."""
+
+    precision: bool = False
+    remat: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One out-of-memory error: in which phase, with how many rows, what it said."""
+
+    phase: Phase
+    rows: int
+    text: str = ""
+    asked_nbytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """All that recovery remembers. Immutable, JSON-able by `dataclasses.asdict`."""
+
+    batch: int
+    micro: int
+    limit: int | None = None
+    line: Line | None = None
+    worked: int = 0
+    """Largest part that worked since the last failure below it."""
+    failed: int | None = None
+    """Smallest part that failed and was not forgiven yet."""
+    calm: int = 0
+    patience: int = PATIENCE
+    repeats: int = 0
+    """Failures in a row without one good step between."""
+    stuck: int = 0
+    """Failures in a row with a single row."""
+    proven: bool = False
+    """Some step has worked, so one row fits unless something else took the memory."""
+    failures: int = 0
+    precision_lowered: bool = False
+    remat_on: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The next rung, and why, in words."""
+
+    rung: Rung
+    micro: int
+    why: str
+
+
+def start(batch: int, *, micro: int | None = None, limit: int | None = None, line: Line | None = None) -> Ladder:
+    """A ladder at its top: the whole batch, or what the forecast says will fit."""
+    if micro is None:
+        fits = batch if line is None or limit is None else line.rows_within(limit)
+        micro = max(1, min(batch, fits))
+    return Ladder(batch=batch, micro=min(micro, batch), limit=limit, line=line)
+
+
+def resize(ladder: Ladder, batch: int) -> Ladder:
+    """The ladder for a batch that is larger than any before: whole batches stay whole, split ones stay split."""
+    if batch <= ladder.batch:
+        return ladder
+    micro = batch if ladder.micro == ladder.batch and ladder.failed is None else ladder.micro
+    return replace(ladder, batch=batch, micro=micro)
+
+
+def after_failure(ladder: Ladder, failure: Failure, allowed: Allowed) -> tuple[Ladder, Decision]:
+    """Step down: what to try next after memory ran out."""
+    ladder = replace(ladder, calm=0, repeats=ladder.repeats + 1, failures=ladder.failures + 1)
+    if failure.phase in ("apply", "save") and ladder.repeats == 1:
+        # Freed caches may be all that was missing: activations are gone by now, so size is not the first suspect.
+        return ladder, Decision("again", ladder.micro, f"{failure.phase} ran out of memory; caches freed, tried again")
+    if failure.rows <= 1 and ladder.proven and ladder.stuck < SIZELESS:
+        ladder = replace(ladder, stuck=ladder.stuck + 1)
+        return ladder, Decision("again", ladder.micro, "one sample fitted before: caches freed, tried again")
+    if failure.rows <= 1 or (failure.phase in ("apply", "save") and ladder.repeats > SIZELESS):
+        return _last_rungs(ladder, failure, allowed)
+    line = _corrected(ladder, failure)
+    next_rows, why = _smaller(ladder, failure, line)
+    was_growth = 0 < ladder.worked < failure.rows
+    ladder = replace(
+        ladder,
+        line=line,
+        micro=next_rows,
+        failed=failure.rows if ladder.failed is None else min(ladder.failed, failure.rows),
+        worked=ladder.worked if was_growth else 0,
+        patience=ladder.patience * 2 if was_growth else ladder.patience,
+    )
+    return ladder, Decision("smaller", next_rows, why)
+
+
+def after_success(ladder: Ladder, rows: int, *, room: int | None = None) -> tuple[Ladder, Decision | None]:
+    """Count a good step whose largest part had `rows`; now and then decide to grow. `room` is free bytes."""
+    ladder = replace(ladder, calm=ladder.calm + 1, repeats=0, stuck=0, proven=True, worked=max(ladder.worked, rows))
+    if ladder.micro >= ladder.batch or ladder.calm < ladder.patience:
+        return ladder, None
+    if ladder.failed is not None and ladder.calm >= ladder.patience * FORGIVE:
+        line = ladder.line and replace(ladder.line, per_sample=ladder.line.per_sample * NEAR)
+        ladder = replace(ladder, failed=None, line=line)
+    target = _larger(ladder, room)
+    if target is None:
+        return ladder, None
+    why = f"{ladder.calm} calm steps"
+    return replace(ladder, micro=target, calm=0), Decision("larger", target, why)
+
+
+def verdict(ladder: Ladder, failure: Failure, allowed: Allowed, state_nbytes: int | None = None) -> str:
+    """The last word: what did not fit, what was tried, what would help."""
+    limit = f" within {size(ladder.limit)}" if ladder.limit else ""
+    tried = f"micro-batches down to {failure.rows}"
+    tried += ", lower precision" if ladder.precision_lowered else ""
+    tried += ", rematerialisation" if ladder.remat_on else ""
+    advice = []
+    if failure.phase in ("apply", "save"):
+        advice.append("an optimizer with less state (SGD, Adafactor, 8-bit Adam)")
+    if not ladder.precision_lowered and not allowed.precision:
+        advice.append('precision="auto"')
+    if not ladder.remat_on and not allowed.remat:
+        advice.append('remat="auto"')
+    advice.append("smaller samples, or a smaller model")
+    need = ladder.line.at(1) if ladder.line is not None else None
+    if need is not None and ladder.limit is not None and need > ladder.limit:
+        advice.append(f"{size(need - ladder.limit)} more memory")
+    state = f" Weights, gradients and optimizer state alone take {size(state_nbytes)}." if state_nbytes else ""
+    what = {"apply": "The optimizer step", "save": "Saving the checkpoint"}.get(
+        failure.phase, f"The {failure.phase} pass of {failure.rows} sample{'s' if failure.rows > 1 else ''}"
+    )
+    return (
+        f"{what} does not fit{limit}. Tried: {tried}.{state} "
+        f"What would help: {'; '.join(advice)}. The framework said: {failure.text}"
+    )
+
+
+def _last_rungs(ladder: Ladder, failure: Failure, allowed: Allowed) -> tuple[Ladder, Decision]:
+    if allowed.precision and not ladder.precision_lowered:
+        return replace(ladder, precision_lowered=True), Decision("precision", ladder.micro, "one sample does not fit")
+    if allowed.remat and not ladder.remat_on:
+        return replace(ladder, remat_on=True), Decision("remat", ladder.micro, "one sample does not fit")
+    return ladder, Decision("give up", ladder.micro, verdict(ladder, failure, allowed))
+
+
+def _corrected(ladder: Ladder, failure: Failure) -> Line | None:
+    """The forecast, its slope raised to what the failure proves."""
+    if ladder.line is None or ladder.limit is None or ladder.limit <= ladder.line.base:
+        return ladder.line
+    proven = (ladder.limit - ladder.line.base) / failure.rows
+    return replace(ladder.line, per_sample=max(ladder.line.per_sample, proven))
+
+
+def _smaller(ladder: Ladder, failure: Failure, line: Line | None) -> tuple[int, str]:
+    rows = failure.rows
+    step = max(1, min(rows - 1, int(rows * NEAR)))
+    if 0 < ladder.worked < rows:
+        return max(1, min(ladder.worked, step)), f"back to {ladder.worked}, which worked"
+    if ladder.repeats == 1 and ladder.worked >= rows:
+        return step, f"{rows} worked before: a step of {NEAR}"
+    if line is not None and ladder.limit is not None and line.base < ladder.limit:
+        fits = line.rows_within(ladder.limit)
+        if 1 <= fits < rows:
+            return min(fits, step), "the corrected forecast allows it"
+    return max(1, rows // 2), "nothing is known about this size: half"
+
+
+def _larger(ladder: Ladder, room: int | None) -> int | None:
+    """The next size that saves a part, or None if it is known or predicted to fail."""
+    parts = num_parts(ladder.batch, ladder.micro)
+    target = -(-ladder.batch // (parts - 1))
+    if ladder.failed is not None and target >= ladder.failed:
+        # Between what worked and what failed: dare the last stretch only in steps of 0.9 of the failure.
+        target = int(ladder.failed * NEAR)
+        if num_parts(ladder.batch, max(1, target)) >= parts:
+            return None
+    if ladder.line is not None and ladder.limit is not None and target > ladder.line.rows_within(ladder.limit):
+        return None
+    if room is not None and ladder.line is not None and ladder.line.per_sample * (target - ladder.micro) > room:
+        return None
+    return target if target > ladder.micro else None
