@@ -1,0 +1,12 @@
+"""How fast a dataset can be fed, what holds it back, and what would help, measured on this machine.
+
+Covers: `penstock bench`: measuring (measure, limits, trials), judging (verdict), showing (report, plot).
+Does not cover: races against other loaders (the project's benchmarks/ folder).
+"""
+
+from penstock.bench.chain import Plan
+from penstock.bench.facts import Facts, Flow, Limits, Trial
+from penstock.bench.run import bench
+from penstock.bench.verdict import Verdict, judge
+
+__all__ = ["Facts", "Flow", "Limits", "Plan", "Trial", "Verdict", "bench", "judge"]
