@@ -1,0 +1,67 @@
+"""The command line: one file per command, errors without tracebacks.
+
+Covers: registering commands, exit codes (0 done, 1 failed, 2 wrong usage, 130 interrupted).
+Does not cover: what the commands do.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+
+from penstock import __version__
+from penstock.cli.bench import bench
+from penstock.cli.demo import demo
+from penstock.cli.pack import pack
+from penstock.cli.plan import plan
+from penstock.cli.predict import predict
+from penstock.cli.report import report
+from penstock.cli.shrink import shrink
+from penstock.cli.train import train
+from penstock.cli.watch import watch
+from penstock.core.errors import PenstockError
+
+app = typer.Typer(
+    name="penstock",
+    help="Training jobs that never run out of memory.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+app.command()(bench)
+app.command()(demo)
+app.command()(pack)
+app.command()(plan)
+app.command()(predict)
+app.command()(report)
+app.command()(shrink)
+app.command()(train)
+app.command()(watch)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(__version__)
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one sentence, not a traceback."""
+    try:
+        app()
+    except PenstockError as error:
+        Console(stderr=True).print(f"[bold red]penstock:[/] {error}", highlight=False)
+        sys.exit(1)
+    except OSError as error:  # no such folder, no right to write, no space left: the system's own words
+        Console(stderr=True).print(f"[bold red]penstock:[/] {_told(error)}", highlight=False)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted")
+        sys.exit(130)
+
+
+def _told(error: OSError) -> str:
+    """What the system could not do, and with which file."""
+    why = error.strerror or str(error) or type(error).__name__
+    return f"{error.filename}: {why}." if error.filename else f"{why}."

@@ -1,0 +1,58 @@
+"""`penstock report`: what happened in a run, on the terminal and as one HTML file.
+
+Covers: the command's options and what it prints.
+Does not cover: the report (penstock.watch).
+"""
+
+from __future__ import annotations
+
+import json
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from penstock.watch.report import picture_of, write_report
+from penstock.watch.run_folder import find_run
+from penstock.watch.summary import summarise
+from penstock.watch.tensorboard import export_scalars
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="A run folder; of a folder with several, the one that changed last")],
+    out: Annotated[Path | None, typer.Option(help="HTML file to write; without it RUN/report.html")] = None,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the HTML file in a browser")] = False,
+    tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard scalars into this folder")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, and write no HTML")] = False,
+) -> None:
+    """Show what happened in a run: memory by holder, loss, throughput, waits, decisions, and advice.
+
+    The HTML file is complete in itself: it opens offline and can be sent to someone.
+
+    Examples:
+
+        penstock report runs/mnist
+
+        penstock report runs/mnist --out mnist.html --open
+
+        penstock report runs/mnist --tensorboard tb/mnist
+    """
+    folder = find_run(run)
+    with Console(stderr=True).status("Reading the run's events"):  # half a minute for a run of a million steps
+        picture = picture_of(folder)
+    if as_json:
+        typer.echo(json.dumps(picture, allow_nan=False))
+    else:
+        console = Console()
+        console.print(summarise(picture))
+        path = write_report(picture, out or folder / "report.html")
+        console.print(f"\nReport: {path}", highlight=False, soft_wrap=True)
+        if open_page:
+            webbrowser.open(path.resolve().as_uri())
+    if tensorboard is not None:
+        from penstock.sources.tfrecord_write import frame  # compiles its checksum: only where it is used
+
+        _, count = export_scalars(folder, tensorboard, frame)
+        typer.echo(f"TensorBoard: {count} records in {tensorboard}", err=as_json)

@@ -1,0 +1,203 @@
+"""`penstock train`: from data on disk and a memory limit to a trained model.
+
+Covers: the command's options, what it prints first and last, exit codes.
+Does not cover: the run itself (penstock.train).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import glob
+import importlib.util
+import json
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from penstock.core.errors import InvalidInput
+from penstock.train.config import BACKENDS, Config, check, new_folder, read_config, without_password, write_config
+from penstock.train.look import check_data
+from penstock.train.parent import DONE, INTERRUPTED, only_one, run
+from penstock.train.show import Display, make_display, summary
+from penstock.watch.run_folder import CONFIG, EVENTS, LOG, METRICS, MODEL
+
+_PACKAGES = {"tensorflow": "tensorflow", "torch": "torch", "jax": "jax"}
+
+
+def train(
+    data: Annotated[
+        str | None, typer.Argument(help="Folder of pictures, CSV, Parquet, TFRecord, HDF5, JSONL, tar, postgresql://")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Column to learn; found by itself if called label or the like")
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="cnn, mlp, text, module.py:build or file.keras; by the data if left out")
+    ] = "auto",
+    memory: Annotated[
+        str | None, typer.Option(help="Memory limit, e.g. 2GB; the container's or host's if left out")
+    ] = None,
+    device_memory: Annotated[str | None, typer.Option(help="Limit on each accelerator, e.g. 8GB")] = None,
+    batch: Annotated[int, typer.Option(help="Rows for one step of the optimizer")] = 256,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data (3 if left out)")] = None,
+    backend: Annotated[str | None, typer.Option(help="tensorflow, torch or jax; what is installed if left out")] = None,
+    precision: Annotated[str, typer.Option(help="auto (bfloat16 only if nothing else fits), float32, mixed")] = "auto",
+    val: Annotated[float, typer.Option(help="Share of rows kept for validation")] = 0.1,
+    seed: Annotated[int, typer.Option(help="Fixes weights, shuffling and the validation rows")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Run folder; runs/NAME-TIME if left out")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, at the exact batch")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Serve the live page on 127.0.0.1 while it runs")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print events as JSON lines on stdout")] = False,
+    query: Annotated[str | None, typer.Option(help="For databases: a table or a select")] = None,
+    task: Annotated[str, typer.Option(help="auto, classes or number: what the target is")] = "auto",
+    image_size: Annotated[int | None, typer.Option(help="Resize pictures to this height and width")] = None,
+    learning_rate: Annotated[float, typer.Option(help="Of the Adam optimizer")] = 1e-3,
+    checkpoint_minutes: Annotated[float, typer.Option(help="Save the run so often")] = 1.0,
+    forecast: Annotated[bool, typer.Option(help="Try small steps first, to tell whether a batch will fit")] = True,
+    deterministic: Annotated[bool, typer.Option(help="Same seed, same weights; some operations are slower")] = True,
+) -> None:
+    """Train a model on data of any size, within a memory limit.
+
+    The data is recognised by looking at it, prepared in one streaming pass, and trained on in a supervised process: if
+    the kernel or the framework kills it for memory, the run goes on from its last checkpoint, in smaller micro-batches.
+
+    Exit codes: 0 done · 1 failed · 2 wrong usage · 3 does not fit in memory, whatever was tried · 130 interrupted
+    (Ctrl-C once saves first; twice stops at once).
+
+    Examples:
+
+        penstock train photos/ --memory 2GB
+
+        penstock train 'shards/*.csv' --target price --epochs 10 --out runs/prices
+
+        penstock train reviews.jsonl --target stars --model text --backend torch
+
+        penstock train photos/ --model net.py:build --batch 512 --precision mixed
+
+        penstock train --resume --out runs/prices
+    """
+    asked = _asked(dict(locals()))
+    try:
+        folder, config = _resumed(asked, out, epochs) if resume else _fresh(asked, out)
+    except InvalidInput as error:
+        typer.echo(f"penstock train: {error}", err=True)
+        raise typer.Exit(2) from error
+    if not resume:
+        _claim(folder, config)
+    raise typer.Exit(start(folder, config, make_display(as_json=as_json), watch=watch, again=resume))
+
+
+def _asked(options: dict[str, Any]) -> Config:
+    """The options of the command that belong to the run, with what is left out filled in."""
+    known = {field.name for field in dataclasses.fields(Config)}
+    values = {name: value for name, value in options.items() if name in known}
+    values["data"] = values["data"] or ""
+    values["epochs"] = 3 if values["epochs"] is None else values["epochs"]
+    values["backend"] = values["backend"] or default_backend()
+    return Config(**values)
+
+
+def start(folder: Path, config: Config, display: Display, *, watch: bool = False, again: bool = False) -> int:
+    """Run, then say how it ended and what can be done next."""
+    what = without_password(config.data)
+    display.say(f"{'resuming' if again else 'training on'} {what} -> {folder}")
+    with _live_page(folder, watch, display):
+        code = run(folder, config, display)
+    scene = display.scene
+    if code == DONE:
+        display.say(summary(scene, _metrics(folder)))
+        display.say(f"model: {folder / MODEL}   next: penstock predict {shlex.quote(str(folder))} DATA --out FILE")
+    elif code == INTERRUPTED:
+        saved = f"saved at step {scene.saved_step}" if scene.saved_step is not None else "nothing saved yet"
+        display.say(f"interrupted ({saved}). Go on with: penstock train --resume --out {shlex.quote(str(folder))}")
+    else:
+        typer.echo(f"penstock train: {scene.error or 'the run failed'} (log: {folder / LOG})", err=True)
+    return code
+
+
+def default_backend() -> str:
+    """KERAS_BACKEND, or the first framework that is installed."""
+    asked = os.environ.get("KERAS_BACKEND")
+    if asked in BACKENDS:
+        return asked
+    return next((name for name in BACKENDS if importlib.util.find_spec(_PACKAGES[name]) is not None), "tensorflow")
+
+
+def _fresh(asked: Config, out: Path | None) -> tuple[Path, Config]:
+    if not asked.data:
+        raise InvalidInput("Give the data to train on, or --resume --out RUN. See penstock train --help.")
+    config = check(dataclasses.replace(asked, data=_absolute(asked.data), model=_absolute_model(asked.model)))
+    if importlib.util.find_spec("keras") is None or importlib.util.find_spec(_PACKAGES[config.backend]) is None:
+        raise InvalidInput(
+            f"Keras with {config.backend} is not installed: pip install keras 'penstock[{config.backend}]'"
+        )
+    folder = out or new_folder(asked.data)
+    _refuse_used(folder)
+    return folder, config
+
+
+def _refuse_used(folder: Path) -> None:
+    if (folder / CONFIG).exists() or (folder / EVENTS).exists():
+        raise InvalidInput(f"{folder} holds a run already. Go on with --resume --out {folder}, or name another --out.")
+
+
+def _claim(folder: Path, config: Config) -> None:
+    """Look at the data, then make the folder this run's; of two commands at the same time, one gets it."""
+    check_data(config.data, query=config.query, target=config.target)
+    with only_one(folder):
+        _refuse_used(folder)
+        write_config(folder, config)
+
+
+def _resumed(asked: Config, out: Path | None, epochs: int | None) -> tuple[Path, Config]:
+    """Everything comes from the run folder, except more epochs, another limit, or an address with its password."""
+    if out is None:
+        raise InvalidInput("--resume needs --out, the folder of the run to go on with.")
+    config = read_config(out)
+    changed: dict[str, Any] = {} if epochs is None else {"epochs": epochs}
+    if asked.memory is not None:
+        changed["memory"] = asked.memory
+    if asked.data and without_password(asked.data) == config.data:
+        changed["data"] = asked.data
+    config = check(dataclasses.replace(config, **changed))
+    with only_one(out):  # another process may be training there by the options as they are
+        write_config(out, config)
+    return out, config
+
+
+def _absolute(data: str) -> str:
+    """Local paths in full, so that a run can be resumed from another folder."""
+    if "://" in data or not (os.path.exists(data) or glob.has_magic(data)):
+        return data
+    return os.path.abspath(data)
+
+
+def _absolute_model(model: str) -> str:
+    name, colon, function = model.rpartition(":")
+    if colon and name.endswith(".py"):
+        return f"{os.path.abspath(name)}:{function}"
+    return os.path.abspath(model) if model.endswith(".keras") else model
+
+
+def _metrics(folder: Path) -> dict[str, Any]:
+    path = folder / METRICS
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+@contextlib.contextmanager
+def _live_page(folder: Path, wanted: bool, display: Display) -> Iterator[None]:
+    """The live page of this run and its neighbours, while the block runs."""
+    if not wanted:
+        yield
+        return
+    from penstock.watch.live import start_watch  # the server's packages are an extra
+
+    with start_watch(folder) as page:
+        display.say(f"live page: {page.url}")
+        yield

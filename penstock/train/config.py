@@ -1,0 +1,140 @@
+"""What a run was asked to do, as it is kept in its folder.
+
+Covers: the options of a run, checking them, config.json.
+Does not cover: the command line (cli/train.py), what was learned from the data (train/recipe.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.core.errors import InvalidInput, NotFound
+from penstock.core.sizes import parse_size
+from penstock.watch.run_folder import CONFIG
+
+BACKENDS = ("tensorflow", "torch", "jax")
+PRECISIONS = {"auto": "auto", "float32": None, "mixed": "mixed_bfloat16"}
+"""What the command calls a precision, and what the guard calls it; None leaves the model's own."""
+TASKS = ("auto", "classes", "number")
+MODELS = ("cnn", "mlp", "text")
+DATA_ENV = "PENSTOCK_TRAIN_DATA"
+"""Where a worker finds an address with a password, which is never written down."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run: the data, the model, and how to train. Everything that `--resume` needs."""
+
+    data: str
+    target: str | None = None
+    query: str | None = None
+    model: str = "auto"
+    task: str = "auto"
+    image_size: int | None = None
+    memory: str | None = None
+    device_memory: str | None = None
+    batch: int = 256
+    epochs: int = 3
+    learning_rate: float = 1e-3
+    backend: str = "tensorflow"
+    precision: str = "auto"
+    val: float = 0.1
+    seed: int = 0
+    checkpoint_minutes: float = 1.0
+    forecast: bool = True
+    deterministic: bool = True
+
+    @property
+    def memory_nbytes(self) -> int | None:
+        """The limit that was asked for."""
+        return None if self.memory is None else parse_size(self.memory)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values; a password in the data's address is left out."""
+        return {**dataclasses.asdict(self), "data": without_password(self.data)}
+
+
+def check(config: Config) -> Config:
+    """Refuse, in a sentence, what cannot work."""
+    if config.batch < 1 or config.epochs < 1:
+        raise InvalidInput(f"--batch and --epochs must be at least 1, not {config.batch} and {config.epochs}.")
+    if not 0 <= config.val <= 0.9:
+        raise InvalidInput(f"--val is the share of rows kept for validation, 0 to 0.9, not {config.val}.")
+    if config.backend not in BACKENDS:
+        raise InvalidInput(f"--backend must be one of {', '.join(BACKENDS)}, not {config.backend!r}.")
+    if config.precision not in PRECISIONS:
+        raise InvalidInput(f"--precision must be one of {', '.join(PRECISIONS)}, not {config.precision!r}.")
+    if config.task not in TASKS:
+        raise InvalidInput(f"--task must be one of {', '.join(TASKS)}, not {config.task!r}.")
+    if config.learning_rate <= 0 or config.checkpoint_minutes < 0:
+        raise InvalidInput("--learning-rate must be above 0 and --checkpoint-minutes not below it.")
+    for size in (config.memory, config.device_memory):
+        if size is not None:
+            parse_size(size)
+    _check_model(config.model)
+    return config
+
+
+def _check_model(model: str) -> None:
+    if model in ("auto", *MODELS):
+        return
+    name, colon, function = model.rpartition(":")
+    path = Path(name if colon and name.endswith(".py") else model)
+    if path.suffix not in (".py", ".keras"):
+        raise InvalidInput(f"--model must be {', '.join(MODELS)}, module.py:build or file.keras, not {model!r}.")
+    if path.suffix == ".py" and not function:
+        raise InvalidInput(f"--model {model}: name the function that builds the model, as in {path}:build.")
+    if not path.exists():
+        raise NotFound(f"--model: there is no file {path}.")
+
+
+def write_config(folder: Path, config: Config) -> None:
+    """Keep the options, whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / CONFIG, config.as_dict())
+
+
+def read_config(folder: Path) -> Config:
+    """The options of an earlier run; an address whose password was left out comes from the environment."""
+    path = folder / CONFIG
+    if not path.exists():
+        raise NotFound(f"{folder} is not a run folder: it has no {CONFIG}. Give the folder of an earlier run to --out.")
+    try:
+        values = json.loads(path.read_text())
+        known = {field.name for field in dataclasses.fields(Config)}
+        config = Config(**{name: value for name, value in values.items() if name in known})
+    except (ValueError, TypeError) as error:
+        raise InvalidInput(f"{path} cannot be read: {error}.") from error
+    given = os.environ.get(DATA_ENV)
+    return config if given is None else dataclasses.replace(config, data=given)
+
+
+def new_folder(data: str, root: Path = Path("runs")) -> Path:
+    """A folder for a run nobody named: after the data and the time, so that runs sort."""
+    bare = re.sub(r"[?#].*$", "", data).rstrip("/")
+    stem = re.sub(r"[^A-Za-z0-9]+", "-", Path(bare).name.split(".")[0]).strip("-") or "run"
+    base = root / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder, number = base, 1
+    while folder.exists():
+        number += 1
+        folder = base.with_name(f"{base.name}-{number}")
+    return folder
+
+
+def without_password(text: str) -> str:
+    """An address without the password in it; anything else as it is."""
+    return re.sub(r"^(\w+://[^/@:]*):[^@/]*@", r"\1@", text)
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write a JSON file that is whole or not there."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.write_text(json.dumps(values, indent=1, allow_nan=False) + "\n")
+    os.replace(fresh, path)

@@ -1,0 +1,138 @@
+"""From data and recipe to batches: for training, for validation, for predicting.
+
+Covers: learning the recipe in one pass, the streams of a run, counting its steps.
+Does not cover: opening (train/look.py), encoding (train/encode.py), the model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock.core.errors import InvalidInput
+from penstock.core.source import Source
+from penstock.dataset import Dataset
+from penstock.sources.images import ImageSource
+from penstock.train.config import Config
+from penstock.train.encode import Encoder
+from penstock.train.learn import Part, learn, recipe_of
+from penstock.train.look import Looked, look, open_reading, source_of
+from penstock.train.recipe import Recipe
+from penstock.train.split import split
+from penstock.train.statistics import Tally, as_text
+
+_LABELS_AT_A_TIME = 65_536
+_ENCODED_ROWS = 8192
+"""Rows that one job encodes: a whole shuffle window at once would stand in memory twice."""
+
+
+class Counted:
+    """A dataset of batches that knows how many there are, as the pass before has counted them."""
+
+    def __init__(self, ds: Dataset, batches: int) -> None:
+        self.ds, self.batches = ds, batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.ds)
+
+    def __len__(self) -> int:
+        return self.batches
+
+    def resume(self, position: Any) -> Counted:
+        """Go on right after a position."""
+        return Counted(self.ds.resume(position), self.batches)
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The batches of a run. `plan` tells how they are made, with bytes."""
+
+    train: Counted
+    val: Dataset | None
+    plan: str
+    rows: Dataset
+
+    def example(self, rows: int) -> Any:
+        """A small batch as the model gets it, without using up an epoch."""
+        return self.rows.batch(rows).peek()
+
+
+def prepare(config: Config, progress: Callable[[int], None] = lambda rows: None) -> Recipe:
+    """Look at the data, then read the training rows once and learn what the model's input needs."""
+    looked = look(config.data, query=config.query, target=config.target, image_size=config.image_size)
+    reading = looked.reading
+    whole = source_of(open_reading(config.data, reading, query=config.query))
+    if isinstance(whole, ImageSource) and whole.files.labelled and whole.label_function is None:
+        return _learn_from_folders(whole, looked, config)
+    pictures = {role.name for role in looked.roles.of("image", "image bytes")}
+    if pictures and not reading.pair:
+        # Pictures teach nothing in this pass: they are not read, or decoded, for it.
+        rest = dataclasses.replace(reading, names=tuple(name for name in reading.names if name not in pictures))
+        whole = source_of(open_reading(config.data, rest, query=config.query))
+    return learn(split(whole, config.val, "train", config.seed), looked, task=config.task, progress=progress)
+
+
+def streams(config: Config, recipe: Recipe) -> Streams:
+    """The training batches, shuffled anew each epoch, and the validation batches in order."""
+    whole = source_of(open_reading(config.data, recipe.reading, query=config.query))
+    train = Dataset.of(split(whole, config.val, "train", config.seed)).shuffle(seed=config.seed)
+    val = Dataset.of(split(whole, config.val, "val", config.seed)) if config.val else None
+    if not _as_it_is(whole, recipe):
+        encoder = Encoder(recipe, target=True)
+        train = train.map_batches(encoder, rows=_ENCODED_ROWS, workers="thread")
+        val = None if val is None else val.map_batches(encoder, rows=_ENCODED_ROWS, workers="thread")
+    rows = recipe.rows["train"]
+    batches = train.batch(config.batch)
+    checked = None if val is None or _is_empty(val) else val.batch(config.batch)
+    return Streams(Counted(batches, -(-rows // config.batch)), checked, batches.explain(), train)
+
+
+def raw_batches(data: str, recipe: Recipe, *, query: str | None, batch: int) -> Dataset:
+    """Batches of inputs for predicting, in the order of the data; the target need not be there."""
+    reading = dataclasses.replace(recipe.reading, kind=_kind(data, recipe))
+    ds = open_reading(data, reading, query=query, with_target=False)
+    return ds.map_batches(Encoder(recipe, target=False), rows=_ENCODED_ROWS, workers="thread").batch(batch)
+
+
+def _kind(data: str, recipe: Recipe) -> str:
+    """Data to predict may be of another format than the training data, as long as it has the columns."""
+    from penstock.read.recognise import kind_of
+    from penstock.train.look import TABLES
+
+    kind = kind_of(data)
+    if recipe.reading.matrix and kind not in TABLES:
+        raise InvalidInput(
+            f"The model was trained on a table of {len(recipe.reading.names)} columns; {data} is {kind}."
+        )
+    return kind
+
+
+def _learn_from_folders(source: ImageSource, looked: Looked, config: Config) -> Recipe:
+    """Pictures in class folders: labels are known from the listing, without opening a file."""
+    side = split(source, config.val, "train", config.seed)
+    total = side.num_rows() or 0
+    tally = Tally(most=1 << 30)
+    for first in range(0, len(source.files), _LABELS_AT_A_TIME):
+        rows = np.arange(first, min(first + _LABELS_AT_A_TIME, len(source.files)))
+        tally.merge(Tally.of(as_text(source.files.labels(rows))))
+    part = Part(rows=total, target=tally)
+    part.target_spread = None
+    recipe = recipe_of(looked, part, "classes", {"train": total, "without_target": 0})
+    classes = tuple(sorted(recipe.target.classes, key=float))
+    names = tuple(source.classes) if len(source.classes) == len(classes) else ()
+    return dataclasses.replace(recipe, target=dataclasses.replace(recipe.target, classes=classes, names=names))
+
+
+def _as_it_is(source: Source, recipe: Recipe) -> bool:
+    """Whether the source gives batches as the model wants them, decoded straight into place."""
+    numbered = recipe.target.classes == tuple(str(n) for n in range(len(recipe.target.classes)))
+    return isinstance(source, ImageSource) and numbered
+
+
+def _is_empty(ds: Dataset) -> bool:
+    with iter(Dataset(ds.node)) as rows:
+        return next(rows, None) is None

@@ -1,0 +1,181 @@
+"""The worker of a run: prepares, builds, trains, saves. Started and watched by train/supervise.py.
+
+Covers: `python -m penstock.train.keras_job RUN_FOLDER`, from a run folder's config.json to model.keras.
+Does not cover: restarting after a death, showing progress (train/supervise.py, train/show.py).
+
+The framework is imported late, after the pass over the data. SIGINT is left to the parent; SIGTERM saves and stops.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from penstock.core.errors import PenstockError
+from penstock.core.events import events
+from penstock.core.sizes import parse_size
+from penstock.guard.checkpoint import Folder
+from penstock.guard.devices import setup_devices
+from penstock.guard.hints import micro_batch_hint
+from penstock.memory.account import add_holder
+from penstock.memory.limits import current_limit, limit
+from penstock.memory.meter import Meter
+from penstock.train.config import PRECISIONS, Config, read_config, write_json
+from penstock.train.flow import Streams, prepare, streams
+from penstock.train.foresee import foresee
+from penstock.train.orphan import die_with_parent, only_worker
+from penstock.train.recipe import Recipe, read_recipe, write_recipe
+from penstock.watch.record import Recorder, start_values
+from penstock.watch.run_folder import CHECKPOINTS, METRICS, MODEL, PREPARE, read_events
+
+FAILED = 1
+TOLD_EVERY_S = 0.5
+
+
+def main(folder: Path) -> int:
+    """Run to the end; the exit code is 0, or 1 for an error that is told in the last event."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent()
+    config = read_config(folder)
+    if config.memory is not None:
+        limit(config.memory)
+    with only_worker(folder), Recorder(folder):
+        attempt = 1 + sum(1 for event in read_events(folder) if event["kind"] == "run.start")
+        events.emit("run.start", "train", **start_values(folder, attempt=attempt, config=config.as_dict()))
+        try:
+            train(folder, config)
+        except PenstockError as error:
+            return _failed(str(error))
+        except Exception as error:
+            traceback.print_exc()
+            return _failed(f"{type(error).__name__}: {error}")
+        events.emit("run.end", "train", status="finished", error="")
+    return 0
+
+
+def train(folder: Path, config: Config) -> None:
+    """All stages, in order."""
+    recipe = _prepared(folder, config)
+    found = streams(config, recipe)
+    _tell_plan(found, config, recipe)
+    fresh = not Folder(folder / CHECKPOINTS).list()
+    micro = foresee(folder, config, found) if config.forecast and fresh and micro_batch_hint() is None else None
+    late = config.backend in ("tensorflow", "torch")  # these take a limit only once they are imported
+    setup_devices(None if late else config.device_memory, frameworks=(config.backend,))
+    import keras  # only now: it takes hundreds of megabytes that the pass over the data can do without
+
+    _make_repeatable(keras, config)
+    from penstock.train.keras_models import make_model
+
+    if config.device_memory is not None and late:
+        setup_devices(config.device_memory, frameworks=(config.backend,))
+    _name_holder(f"{config.backend} and libraries", Meter().read().nbytes)
+    model = make_model(config.model, recipe.inputs(), recipe.target, config.learning_rate)
+    began_s = time.time()
+    history = _fit(folder, config, model, found, micro)
+    save_model(model, folder / MODEL)
+    write_json(folder / METRICS, metrics_of(history, recipe, time.time() - began_s))
+
+
+def _prepared(folder: Path, config: Config) -> Recipe:
+    """The recipe of this run: the one that an earlier attempt kept, or a fresh one."""
+    if (folder / PREPARE).exists():
+        return read_recipe(folder)
+    began_s = time.monotonic()
+    last_s = [0.0]
+
+    def progress(rows: int) -> None:
+        if time.monotonic() - last_s[0] >= TOLD_EVERY_S:
+            last_s[0] = time.monotonic()
+            events.emit("train.preparing", "prepare", rows=rows, seconds=time.monotonic() - began_s)
+
+    events.emit("train.preparing", "prepare", rows=0, seconds=0.0)
+    recipe = prepare(config, progress)
+    write_recipe(folder, recipe)
+    seconds = time.monotonic() - began_s
+    events.emit("train.prepared", "prepare", text=str(recipe), ignored=recipe.ignored, seconds=seconds, **recipe.rows)
+    return recipe
+
+
+def _tell_plan(found: Streams, config: Config, recipe: Recipe) -> None:
+    stages = [{"name": line.strip(" ->"), "nbytes": _most_nbytes(line)} for line in found.plan.splitlines()]
+    events.emit("run.plan", "train", text=found.plan, stages=stages)
+    events.emit(
+        "train.data", "train", text=str(recipe), train_rows=recipe.rows["train"], steps=len(found.train),
+        validated=found.val is not None, limit_nbytes=current_limit().nbytes,
+    )  # fmt: skip
+
+
+def _most_nbytes(line: str) -> int | None:
+    """What a stage of the plan may hold, where it says so."""
+    found = re.search(r"up to ([\d.]+(?:e\+\d+)? [kKMGT]?B)", line)
+    return parse_size(found[1].replace(" ", "")) if found else None
+
+
+def _name_holder(name: str, nbytes: int) -> None:
+    """Account for memory that is taken once and kept, so that displays can say whose it is."""
+    add_holder(name, lambda: nbytes)
+
+
+def _make_repeatable(keras: Any, config: Config) -> None:
+    """The same seed gives the same weights: seeds of all generators, and operations that do not race."""
+    keras.utils.set_random_seed(config.seed)
+    if not config.deterministic:
+        return
+    if config.backend == "tensorflow":
+        sys.modules["tensorflow"].config.experimental.enable_op_determinism()
+    elif config.backend == "torch":
+        sys.modules["torch"].use_deterministic_algorithms(True, warn_only=True)
+
+
+def _fit(folder: Path, config: Config, model: Any, found: Streams, micro: int | None) -> Any:
+    from penstock.guard.fit import fit
+
+    checkpoints = folder / CHECKPOINTS
+    return fit(
+        model,
+        found.train,
+        epochs=config.epochs,
+        validation_data=found.val,
+        micro_batch=micro,
+        precision=PRECISIONS[config.precision],
+        checkpoint=checkpoints,
+        checkpoint_minutes=config.checkpoint_minutes,
+        resume=bool(Folder(checkpoints).list()),
+    )
+
+
+def save_model(model: Any, path: Path) -> None:
+    """Write a .keras file that is whole or not there."""
+    fresh = path.with_name(f".unfinished-{path.name}")
+    model.save(fresh)
+    os.replace(fresh, path)
+
+
+def metrics_of(history: Any, recipe: Recipe, seconds: float) -> dict[str, Any]:
+    """What a run reached, for people and scripts."""
+    logs = {name: [float(value) for value in values] for name, values in history.history.items()}
+    last = {name: values[-1] for name, values in logs.items() if values}
+    found = {"final": last, "history": logs, "rows": recipe.rows, "seconds_last_attempt": round(seconds, 3)}
+    if recipe.target.task == "number":
+        scale = recipe.target.std
+        units = {name: value * scale for name, value in last.items() if name.endswith("mae")}
+        found["in_units_of_the_target"] = units
+    return json.loads(json.dumps(found, default=str).replace("NaN", "null").replace("Infinity", "null"))  # type: ignore[no-any-return]
+
+
+def _failed(why: str) -> int:
+    print(f"penstock train: {why}", file=sys.stderr, flush=True)
+    events.emit("run.end", "train", status="failed", error=why)
+    return FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,194 @@
+// The live page: one stream of server-sent events brings the list of runs and the pictures of the chosen ones.
+
+const axis = { value: "time" };
+const token = new URLSearchParams(location.search).get("token") || "";
+const main = document.getElementById("main"),
+  nav = document.getElementById("runs"),
+  link = document.getElementById("link");
+const state = { runs: [], pictures: new Map(), view: null, shown: "", source: null, last: "", tries: 0, timer: null };
+
+const chosen = () => new URLSearchParams(location.hash.slice(1)).getAll("run");
+
+function choose(names) {
+  location.hash = names.map((name) => "run=" + encodeURIComponent(name)).join("&");
+}
+
+function say(text, look) {
+  link.className = "link " + look;
+  setText(link, text);
+}
+
+// A picture is whole, or holds the buckets from `from` on: those replace what was there.
+function merge(old, picture) {
+  if (!old || picture.from === 0) return { ...picture, story: picture.story || (old && old.story) };
+  const join = (then, now, keep) => then.slice(0, keep).concat(now);
+  const series = {};
+  for (const [name, now] of Object.entries(picture.series)) {
+    const then = old.series[name];
+    const keep = then ? then.i.findIndex((i) => i >= picture.from) : 0,
+      n = then && keep < 0 ? then.i.length : keep;
+    series[name] = then
+      ? {
+          i: join(then.i, now.i, n),
+          v: join(then.v, now.v, n),
+          lo: join(then.lo, now.lo, n),
+          hi: join(then.hi, now.hi, n),
+        }
+      : now;
+  }
+  const then = old.memory,
+    now = picture.memory,
+    found = then.i.findIndex((i) => i >= picture.from),
+    n = found < 0 ? then.i.length : found;
+  const holders = {};
+  for (const [name, values] of Object.entries(now.holders))
+    holders[name] = join(then.holders[name] || new Array(then.i.length).fill(0), values, n);
+  const memory = {
+    i: join(then.i, now.i, n),
+    used: join(then.used, now.used, n),
+    limit: join(then.limit, now.limit, n),
+    holders,
+  };
+  return { ...picture, series, memory, story: picture.story || old.story };
+}
+
+function connect() {
+  clearTimeout(state.timer);
+  if (state.source) state.source.close();
+  const asked = new URLSearchParams({ token });
+  for (const name of chosen()) asked.append("run", name);
+  if (state.last) asked.set("last", state.last);
+  const source = (state.source = new EventSource("stream?" + asked));
+  source.addEventListener("runs", (event) => {
+    heard();
+    state.runs = JSON.parse(event.data);
+    drawRuns();
+  });
+  source.addEventListener("picture", (event) => {
+    heard();
+    state.last = event.lastEventId;
+    const picture = JSON.parse(event.data);
+    state.pictures.set(picture.run, merge(state.pictures.get(picture.run), picture));
+    drawMain();
+  });
+  source.onerror = () => {
+    source.close();
+    if (source !== state.source) return;
+    state.tries += 1;
+    const over = isOver();
+    say(over ? "The run is over, and its server has stopped" : "Connection lost, trying again", "off");
+    state.timer = setTimeout(connect, Math.min(over ? 60000 : 5000, 400 * 1.6 ** state.tries));
+  };
+}
+
+// A run that was served by its own training is over when that is, and nobody needs to wait for the server.
+function isOver() {
+  const shown = chosen().map((name) => state.pictures.get(name));
+  return (
+    shown.length > 0 && shown.every((one) => one && ["finished", "failed", "interrupted"].includes(one.facts.status))
+  );
+}
+
+function heard() {
+  state.tries = 0;
+  say("Connected", "on");
+}
+
+function fresh() {
+  state.last = "";
+  state.pictures.clear();
+  connect();
+}
+
+function drawRuns() {
+  document.documentElement.dataset.runs = state.runs.length;
+  if (!state.runs.length) {
+    state.shown = "";
+    main.replaceChildren(
+      el(
+        "section",
+        { class: "card" },
+        el("h1", {}, "Waiting for a run"),
+        el(
+          "p",
+          { class: "muted" },
+          "No run has been recorded in this folder yet. This page shows the first one as soon as it begins.",
+        ),
+      ),
+    );
+    return;
+  }
+  if (!chosen().length) {
+    choose([state.runs[0].name]);
+    return;
+  }
+  nav.hidden = state.runs.length < 2;
+  if (!nav.firstChild) nav.append(el("h2", {}, "Runs"), el("ul", {}));
+  const list = nav.lastChild,
+    items = new Map([...list.children].map((item) => [item.dataset.name, item]));
+  const names = state.runs.map((run) => run.name);
+  for (const [name, item] of items) if (!names.includes(name)) item.remove();
+  state.runs.forEach((run, n) => {
+    const item = items.get(run.name) || runItem(run.name);
+    const here = chosen().includes(run.name),
+      anchor = item.querySelector("a"),
+      box = item.querySelector("input");
+    item.classList.toggle("here", here);
+    if (here) anchor.setAttribute("aria-current", "true");
+    else anchor.removeAttribute("aria-current");
+    if (box.checked !== here) box.checked = here;
+    setText(
+      item.querySelector("small"),
+      [
+        (STATUS[run.status] || [run.status])[0],
+        known(run.epoch) ? "epoch " + (run.epoch + 1) : "",
+        known(run.loss) ? "loss " + metric(run.loss) : "",
+      ]
+        .filter(Boolean)
+        .join(" · "),
+    );
+    if (list.children[n] !== item) list.insertBefore(item, list.children[n] || null);
+  });
+}
+
+function runItem(name) {
+  const box = el("input", {
+    type: "checkbox",
+    onchange: () => {
+      const names = chosen().filter((other) => other !== name);
+      choose(box.checked ? [...names, name] : names.length ? names : [name]);
+      if (!box.checked && !names.length) box.checked = true;
+    },
+  });
+  return el(
+    "li",
+    { "data-name": name },
+    el("a", { href: "#run=" + encodeURIComponent(name) }, name),
+    el("small", {}),
+    el("label", {}, box, "show", el("span", { class: "sr" }, name)),
+  );
+}
+
+function drawMain() {
+  const names = chosen(),
+    pictures = names.map((name) => state.pictures.get(name)).filter(known);
+  if (!pictures.length) return;
+  const kind = names.length > 1 ? "compare" : "run:" + names[0];
+  if (state.shown !== kind) {
+    state.shown = kind;
+    state.view = names.length > 1 ? new CompareView(axis) : new RunView(axis);
+    main.replaceChildren(state.view.node);
+  }
+  state.view.update(names.length > 1 ? pictures : pictures[0]);
+  document.title = names.length > 1 ? "Runs compared · penstock" : `${pictures[0].run} · penstock`;
+  document.documentElement.dataset.drawn = "yes";
+}
+
+window.addEventListener("hashchange", () => {
+  drawRuns();
+  fresh();
+});
+window.addEventListener("pagehide", () => state.source && state.source.close());
+window.addEventListener("pageshow", (event) => event.persisted && connect());
+say("Connecting", "off");
+connect();

@@ -1,0 +1,39 @@
+"""`penstock report`: a run folder becomes one HTML file.
+
+Covers: reading a run whole, writing the file.
+Does not cover: the page (watch/html.py), the summary on a terminal (watch/summary.py).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from penstock.watch.digest import Digest
+from penstock.watch.html import report_page
+from penstock.watch.picture import Picture, draw
+from penstock.watch.run_folder import find_run, read_events
+
+
+def digest_run(folder: str | os.PathLike[str]) -> Digest:
+    """Take in all events of a run."""
+    digest = Digest()
+    for event in read_events(folder):
+        digest.take(event)
+    return digest
+
+
+def picture_of(folder: str | os.PathLike[str]) -> Picture:
+    """A run folder's picture; a folder of several runs gives the one that changed last."""
+    run = find_run(folder)
+    return draw(digest_run(run), name=run.resolve().name)
+
+
+def write_report(picture: Picture, out: str | os.PathLike[str]) -> Path:
+    """Write the picture as a page of its own; the file appears whole or not at all."""
+    path = Path(out)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_name(path.name + ".part")
+    half.write_text(report_page(picture), encoding="utf-8")
+    half.replace(path)
+    return path
