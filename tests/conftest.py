@@ -1,0 +1,51 @@
+"""How property tests draw, what a test has leased, and processors that announce more than they can do.
+
+Property tests draw the same examples each time, so that a run can be repeated. `PENSTOCK_HYPOTHESIS=explore` draws new
+ones and many more, for a search of minutes or hours.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from penstock.engine.pipe import pipe
+
+BFLOAT16 = "import torch; x = torch.ones(64, 64).bfloat16(); torch.nn.functional.linear(x, x)"
+
+
+def _keep_to_instructions_that_work() -> None:
+    """On some virtual machines oneDNN's AMX kernels for bfloat16 die of an illegal instruction: do without them."""
+    cpus = Path("/proc/cpuinfo")
+    if "ONEDNN_MAX_CPU_ISA" in os.environ or not cpus.exists() or "amx_bf16" not in cpus.read_text():
+        return
+    if subprocess.run([sys.executable, "-c", BFLOAT16], check=False).returncode == -signal.SIGILL:
+        os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_FP16"
+
+
+_keep_to_instructions_that_work()  # before workers and children are started, which inherit it
+
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("explore", max_examples=10_000, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("PENSTOCK_HYPOTHESIS", "repeatable"))
+
+
+@pytest.fixture
+def newly_held() -> Callable[[], dict[str, int]]:
+    """Asks who holds more of the process's data budget than when the test began, and how many bytes more."""
+
+    def holders() -> dict[str, int]:
+        gc.collect()
+        budget = pipe().budget
+        return {} if budget is None else budget.holders()
+
+    before = holders()
+    return lambda: {who: n - before.get(who, 0) for who, n in holders().items() if n > before.get(who, 0)}

@@ -1,0 +1,133 @@
+"""Inputs that claim or become far more than there is memory: refused by name, in a process that could not hold them.
+
+One child reads them all under a real limit; the bombs inflate to more than that.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import struct
+import sys
+import tarfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.core.errors import PenstockError
+from penstock.memory import run_limited
+from penstock.sources.tfrecord_write import encode_example, frame
+
+LIMIT = 300_000_000
+BOMB_NBYTES = 2 * LIMIT
+
+
+def bomb(path: Path, head: bytes) -> None:
+    """A small gzip file of a head and very many zeros, packed once and repeated as members of the file."""
+    zeros = gzip.compress(bytes(10_000_000), 9)
+    path.write_bytes(gzip.compress(head) + zeros * (BOMB_NBYTES // 10_000_000))
+
+
+def png(width: int, height: int) -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+def members(*named: tuple[str, bytes, int]) -> bytes:
+    """A tar's bytes: names, contents, and the sizes that their headers claim."""
+    out = io.BytesIO()
+    for name, data, claimed in named:
+        entry = tarfile.TarInfo(name)
+        entry.size = claimed
+        out.write(entry.tobuf(tarfile.GNU_FORMAT) + data.ljust(512, b"\0"))
+    return out.getvalue()
+
+
+def npy(rows: int) -> bytes:
+    """An array that claims so many rows of a kilobyte, and has one."""
+    out = io.BytesIO()
+    np.lib.format.write_array_header_1_0(out, {"descr": "<f4", "fortran_order": False, "shape": (rows, 256)})
+    return out.getvalue() + bytes(1024)
+
+
+def make(folder: Path) -> None:
+    record = frame(encode_example({"x": np.arange(4.0), "y": 1}))
+    (folder / "length.tfrecord").write_bytes(record + struct.pack("<Q", 1 << 60) + bytes(100))
+    bomb(folder / "bomb.tfrecord", record + struct.pack("<Q", BOMB_NBYTES) + bytes(4))
+    (folder / "images").mkdir()
+    (folder / "images" / "huge.png").write_bytes(png(60_000, 60_000))
+    (folder / "length.tar").write_bytes(members(("a.bin", b"1", 1), ("b.bin", b"2", 1 << 40)) + bytes(1024))
+    bomb(folder / "bomb.tar.gz", members(("a.bin", b"1", 1), ("b.bin", b"", BOMB_NBYTES))[:-512])
+    bomb(folder / "bomb.jsonl.gz", b'{"a": 1}\n')
+    bomb(folder / "bomb.csv.gz", b"a,b\n1,2\n")
+    bomb(folder / "bomb.txt.gz", b"text\n")
+    (folder / "claims.npy").write_bytes(npy(1 << 40))
+
+
+READ: dict[str, Callable[[Path], ps.Dataset]] = {
+    "length.tfrecord": lambda path: ps.read_tfrecords(path, check_crc=False, access="stream"),
+    "bomb.tfrecord": lambda path: ps.read_tfrecords(path, check_crc=False, max_record="10MB"),
+    "images": lambda path: ps.read_images(path, size=(8, 8), labels=None),
+    "length.tar": ps.read_webdataset,
+    "bomb.tar.gz": lambda path: ps.read_webdataset(path, max_sample="10MB"),
+    "bomb.jsonl.gz": lambda path: ps.read_json(path, max_line="10MB"),
+    "bomb.csv.gz": lambda path: ps.read_csv(path, max_line="10MB"),
+    "bomb.txt.gz": lambda path: ps.read_text(path, max_line="10MB"),
+    "claims.npy": ps.read_numpy,
+}
+
+
+def main(folder: Path) -> None:
+    """The child: what came of each."""
+    for name, read in READ.items():
+        try:
+            told = f"{sum(1 for _ in read(folder / name).batch(1))} rows"
+        except PenstockError as error:
+            told = str(error).replace("\n", " ")
+        sys.stdout.write(f"{name}\t{told}\n")
+
+
+@pytest.mark.timeout(900)
+def test_claims_and_bombs_are_refused_by_name_within_the_limit(tmp_path: Path) -> None:
+    make(tmp_path)
+    environment = {
+        **os.environ,
+        "PENSTOCK_CACHE": str(tmp_path / "cache"),
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+    }
+    done = run_limited([sys.executable, __file__, str(tmp_path)], LIMIT, env=environment, capture=True, timeout_s=800)
+    assert done.returncode == 0 and not done.killed, done.stderr
+    told = dict(line.split("\t") for line in (done.stdout or "").splitlines())
+    assert set(told) == set(READ)
+    assert not {name: what for name, what in told.items() if name not in what}, told
+    assert done.peak_nbytes < LIMIT
+
+
+@pytest.mark.parametrize("access", ["auto", "stream"])
+def test_members_named_outside_of_the_archive_write_nothing(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, access: str
+) -> None:
+    """Names are keys, never paths: neither '..' nor an absolute name reaches a file."""
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path_factory.mktemp("cache")))
+    inside = tmp_path / "deep" / "inside"
+    inside.mkdir(parents=True)
+    path = inside / "a.tar"
+    named = [("../../evil.txt", b"1", 1), (f"{tmp_path}/absolute.txt", b"1", 1), ("c/../../../up.txt", b"1", 1)]
+    path.write_bytes(members(*named) + bytes(1024))
+    before = sorted(tmp_path.rglob("*"))
+    found = ps.read_webdataset(path, columns=["txt", "__key__"], access=access)
+    keys = [key for batch in found.batch(1) for key in batch["__key__"]]
+    assert sorted(keys) == sorted(name.removesuffix(".txt") for name, *_ in named)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,75 @@
+"""Small sources whose rows are their own numbers, so that a lost or doubled row is seen at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from penstock.core.block import Block
+from penstock.core.schema import Field, Schema
+from penstock.core.source import OnError
+
+
+class NumberRows:
+    """A RowSource: row i is the number i."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self.label = f"numbers({rows})"
+        self.on_error = OnError()
+
+    def schema(self) -> Schema:
+        return Schema((Field("value", np.dtype(np.int64)),), "value")
+
+    def num_rows(self) -> int:
+        return self._rows
+
+    def fetch_nbytes(self, rows: int) -> int:
+        return 8 * rows
+
+    def fetch(self, rows: np.ndarray) -> Any:
+        return rows
+
+    def decode(self, fetched: Any) -> Block:
+        return Block({"value": fetched.copy()}, "value", lambda i: f"number {fetched[i]}")
+
+    def decode_into(self, fetched: Any, out: Mapping[str, np.ndarray]) -> None:
+        out["value"][:] = fetched
+
+    def fingerprint(self) -> str:
+        return self.label
+
+
+class NumberUnits:
+    """A UnitSource: units of uneven sizes, cut into parts of at most `part_rows`."""
+
+    def __init__(self, sizes: tuple[int, ...], part_rows: int = 1000) -> None:
+        self.sizes, self.part_rows = sizes, part_rows
+        self.label = f"units({len(sizes)})"
+        self.on_error = OnError()
+        self.opened: list[tuple[int, int]] = []
+
+    def schema(self) -> Schema:
+        return Schema((Field("value", np.dtype(np.int64)),), "value")
+
+    def num_units(self) -> int:
+        return len(self.sizes)
+
+    def num_rows(self) -> int | None:
+        return sum(self.sizes)
+
+    def unit_nbytes(self, unit: int) -> int:
+        return 8 * min(self.part_rows, self.sizes[unit])
+
+    def open(self, unit: int, part: int = 0) -> Iterator[Block]:
+        self.opened.append((unit, part))
+        start = sum(self.sizes[:unit])
+        end = start + self.sizes[unit]
+        for first in range(start + part * self.part_rows, end, self.part_rows):
+            values = np.arange(first, min(first + self.part_rows, end))
+            yield Block({"value": values}, "value", lambda i, first=first: f"number {first + i}")
+
+    def fingerprint(self) -> str:
+        return f"{self.label}{self.sizes}{self.part_rows}"

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import random
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.sources import csv_kernel
+from penstock.sources.csv_kernel import FLOAT, INTEGER, MATRIX, SKIP, Layout, exact, parse
+
+NULLS = ("", "NA", "null", "nan")
+
+
+def numbers(words: list[str], dtype: type) -> np.ndarray:
+    layout = Layout((MATRIX, SKIP), (0, 0), ",", NULLS, dtype)
+    parsed = parse("".join(f"{w},-\n" for w in words).encode(), layout, wait=True)
+    assert parsed is not None
+    return parsed.matrix[:, 0]
+
+
+def decimals(seed: int, count: int) -> list[str]:
+    """Decimal numbers of all lengths and notations."""
+    rng = random.Random(seed)
+
+    def digits(most: int) -> str:
+        return "".join(rng.choices("0123456789", k=rng.randrange(most + 1)))
+
+    def one() -> str:
+        whole, part = digits(rng.choice([1, 3, 22])) or "0", digits(rng.choice([6, 17, 24]))
+        power = rng.choice(
+            ["", "", f"e{rng.randrange(-345, 330)}", f"E+{rng.randrange(30)}", f"e-0{rng.randrange(30)}"]
+        )
+        return (
+            rng.choice(["", "-"])
+            + rng.choice([whole, ""] if part else [whole])
+            + rng.choice(["." + part, "." + part])
+            + power
+        )
+
+    return [
+        word if any(c.isdigit() for c in word.split("e")[0].split("E")[0]) else "0"
+        for word in (one() for _ in range(count))
+    ]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32))
+def test_doubles_are_those_of_float(seed: int) -> None:
+    words = decimals(seed, 1000)
+    for word, value in zip(words, numbers(words, np.float64).tolist(), strict=True):
+        assert struct.pack("d", float(word)) == struct.pack("d", value), word
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32))
+def test_floats_are_rounded_once(seed: int) -> None:
+    words = decimals(seed, 1000)
+    expected = exact(words, np.float32)
+    assert expected is not None
+    assert numbers(words, np.float32).tobytes() == expected.tobytes()
+
+
+def test_many_random_doubles_in_full_precision() -> None:
+    bits = np.random.default_rng(5).integers(0, 2**63, 40_000, dtype=np.uint64)
+    values = bits.view(np.float64)
+    values = values[np.isfinite(values)]
+    words = [repr(v) for v in values.tolist()]
+    np.testing.assert_array_equal(numbers(words, np.float64), values)
+    short = [f"{v:.6f}" for v in np.random.default_rng(6).standard_normal(20_000)]
+    np.testing.assert_array_equal(numbers(short, np.float64), [float(w) for w in short])
+
+
+def test_halfway_cases_and_double_rounding() -> None:
+    words = ["9007199254740993", "9007199254740993.0000001", "1.00000005960464477539", "1.000000059604644775390625001"]
+    np.testing.assert_array_equal(numbers(words, np.float64), [float(w) for w in words])
+    # 1 + 2^-24 and a little more: rounding to double first would lose the little and round to even.
+    assert numbers(["1.000000059604644775390625001"], np.float32)[0] == np.float32(1.0000001)
+    assert numbers(["1.000000059604644775390625"], np.float32)[0] == np.float32(1.0)
+
+
+def test_words_and_missing_values() -> None:
+    got = numbers(["", "NA", "inf", "-Infinity", "null", " 1.5 ", "1e400", "1e-400"], np.float64)
+    np.testing.assert_array_equal(got, [np.nan, np.nan, np.inf, -np.inf, np.nan, 1.5, np.inf, 0.0])
+
+
+@pytest.mark.parametrize("text", [b"1,2\n3\n", b"1,2,3\n", b"1,x\n", b"1,2\rx,3\n", b"1e,2\n", b"1,2\n3,4.5.6\n"])
+def test_lines_that_are_not_for_the_kernel_are_handed_back(text: bytes) -> None:
+    assert parse(text, Layout((MATRIX, MATRIX), (0, 1), ",", NULLS, np.float64), wait=True) is None
+
+
+def test_integers_columns_and_empty_lines() -> None:
+    layout = Layout((INTEGER, MATRIX, SKIP, FLOAT, MATRIX), (0, 1, 0, 0, 0), ";", NULLS, np.float64)
+    parsed = parse(memoryview(b"\n1;2;text;3.5;4\r\n\r\n-5;6;;;8"), layout, wait=True)
+    assert parsed is not None
+    assert parsed.integers.tolist() == [[1, -5]]
+    assert parsed.matrix.tolist() == [[4, 2], [8, 6]]
+    np.testing.assert_array_equal(parsed.floats, [[3.5, np.nan]])
+    assert parse(b"12345678901234567890;1;;1;1\n", layout, wait=True) is None
+    assert parse(b";1;;1;1\n", layout, wait=True) is None
+
+
+def test_the_kernel_is_compiled_in_the_background() -> None:
+    fresh = csv_kernel.Kernel()
+    first = fresh.get(np.float64)
+    assert first is None and fresh._asked == {np.dtype(np.float64)}
+    assert fresh.get(np.float64, wait=True) is not None

@@ -1,0 +1,69 @@
+"""Options are checked before anything starts, and kept so that a run can be resumed from them alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from penstock.core.errors import InvalidInput, NotFound, PenstockError
+from penstock.train.config import DATA_ENV, Config, check, new_folder, read_config, without_password, write_config
+
+
+def test_a_config_comes_back(tmp_path):
+    config = Config(data="x.csv", target="y", batch=7, memory="2GB")
+    write_config(tmp_path, config)
+    assert read_config(tmp_path) == config
+
+
+def test_passwords_are_not_written_down(tmp_path, monkeypatch):
+    address = "postgresql://me:secret@host/db"
+    write_config(tmp_path, Config(data=address))
+    assert "secret" not in (tmp_path / "config.json").read_text()
+    assert read_config(tmp_path).data == "postgresql://me@host/db"
+    monkeypatch.setenv(DATA_ENV, address)
+    assert read_config(tmp_path).data == address
+
+
+def test_other_addresses_stay():
+    for text in ("a/b.csv", "postgresql://host/db", "s3://bucket/a:b@c"):
+        assert without_password(text) == text
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"batch": 0},
+        {"epochs": 0},
+        {"val": 0.95},
+        {"backend": "theano"},
+        {"precision": "double"},
+        {"task": "guess"},
+        {"memory": "plenty"},
+        {"model": "net.py"},
+        {"model": "nowhere.py:build"},
+        {"model": "nowhere.keras"},
+        {"model": "resnet"},
+        {"learning_rate": 0.0},
+    ],
+)
+def test_what_cannot_work_is_refused(wrong):
+    with pytest.raises(PenstockError):
+        check(Config(data="x.csv", **wrong))
+
+
+def test_a_folder_that_is_no_run(tmp_path):
+    with pytest.raises(NotFound, match="not a run folder"):
+        read_config(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        read_config(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"data": "x", "from_the_future": 1}))
+    assert read_config(tmp_path).data == "x"
+
+
+def test_runs_get_names_of_their_own(tmp_path):
+    first = new_folder("some/data.v2.csv", tmp_path)
+    first.mkdir(parents=True)
+    assert first.name.startswith("data-") and new_folder("some/data.v2.csv", tmp_path) != first
+    assert new_folder("postgresql://host/shop?x=1", tmp_path).name.startswith("shop-")
