@@ -78,14 +78,14 @@ class MapError(PenstockError):
 
 
 class TooLarge(PenstockError):
-    """One piece of data is larger than the whole budget, so waiting cannot help."""
+    """One piece of data is larger than the whole budget (below 0: overdrawn already), so waiting cannot help."""
 
     def __init__(self, *, who: str, nbytes: int, limit: int, change: str = "") -> None:
         from penstock.core.sizes import size  # sizes needs InvalidInput from here
 
         self.who, self.nbytes, self.limit = who, nbytes, limit
         super().__init__(
-            f"{who} needs {size(nbytes)}; the data budget is {size(limit)}. "
+            f"{who} needs {size(nbytes)}; the data budget is {size(max(0, limit))}. "
             f"{change + ', or raise' if change else 'Raise'} the memory limit by {size(nbytes - limit)}."
         )
 

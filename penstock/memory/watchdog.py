@@ -136,7 +136,7 @@ def plan_budget(limit_nbytes: int, used_nbytes: int, reserve: int | None = None)
         raise TooLarge(
             who=f"With {size(used_nbytes)} already in use under a limit of {size(limit_nbytes)}, the least data pipe",
             nbytes=MIN_DATA_NBYTES,
-            limit=max(0, room),
+            limit=room,
             change="Make the model or what is loaded beside it smaller",
         )
     return max(MIN_DATA_NBYTES, room - default_reserve(limit_nbytes, reserve))

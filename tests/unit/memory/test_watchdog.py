@@ -203,7 +203,7 @@ def test_a_limit_that_leaves_nothing_is_refused_with_the_numbers() -> None:
     with pytest.raises(TooLarge, match=r"490 MB already in use under a limit of 500 MB.*32 MB.*by 22 MB") as caught:
         plan_budget(500 * MB, 490 * MB)
     assert caught.value.limit == 10 * MB
-    with pytest.raises(TooLarge):
+    with pytest.raises(TooLarge, match=r"the data budget is 0 B.*raise the memory limit by 132 MB"):
         plan_budget(500 * MB, 600 * MB)
 
 
