@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.child import Again, Build
+from benchmarks.child import Again, Build, start_numba
 from benchmarks.rows import BATCH, BLOCK, cut, race_table, tf_generator
 
 
 def penstock(path: str) -> Build:
     """The quick start, repeated."""
     import h5py  # noqa: F401
-    import numba  # noqa: F401
 
     import penstock as ps
 
+    start_numba()
     return lambda: ps.read_hdf5(f"{path}/table.h5", x="x", y="y").shuffle(seed=1).batch(BATCH, drop_last=True).repeat()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.child import Again, Build
+from benchmarks.child import Again, Build, start_numba
 from benchmarks.rows import BATCH, BLOCK, FEATURES, TF_BLOCK, cut, files_of, race_table, tf_rows
 
 NAMES = [f"f{i}" for i in range(FEATURES)]
@@ -19,10 +19,9 @@ NAMES = [f"f{i}" for i in range(FEATURES)]
 
 def penstock(path: str) -> Build:
     """The quick start, repeated."""
-    import numba  # noqa: F401  (penstock imports it when a reader needs it; an import is not growth)
-
     import penstock as ps
 
+    start_numba()
     return lambda: ps.read_csv(f"{path}/*.csv", label="label").shuffle(seed=1).batch(BATCH, drop_last=True).repeat()
 
 
