@@ -70,7 +70,7 @@ class CsvSource:
     def __init__(
         self, paths: Sequence[str], shape: TableShape, options: CsvOptions, on_error: OnError | None = None
     ) -> None:
-        self.paths, self.shape, self.options = list(paths), shape, options
+        self.paths, self.shape, self.options = paths, shape, options
         self._on_error = on_error if on_error is not None else OnError()
         self._same_header: set[int] = set()
         self._quoted: set[int] = set()
@@ -272,8 +272,8 @@ def make_plan(paths: Sequence[str], shape: TableShape, options: CsvOptions) -> C
     growth = _growth(found, schema)
     # At least four bytes: a byte order mark and what follows it must lie in one range.
     nbytes = max(4, options.range_nbytes or max(64_000, int(RANGE_NBYTES / max(1.0, growth))))
-    sizes = np.array([storage.file_size(path) for path in paths], np.int64)
-    plain = np.array([csv_infer.compression_of(path) is None for path in paths])
+    sizes = np.fromiter(map(storage.file_size, paths), np.int64, len(paths))
+    plain = np.fromiter((csv_infer.compression_of(path) is None for path in paths), np.bool_, len(paths))
     counts = np.where(plain, np.maximum(1, -(-sizes // nbytes)), 1)
     first = np.concatenate([[0], np.cumsum(counts)])
     layout = kernel_layout(found.names, types, shape, specs, options) if options.kernel else None

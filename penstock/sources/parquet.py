@@ -1,16 +1,14 @@
 """Parquet files: a unit is a row group, several small ones, or a giant one in slices.
 
 Covers: `ParquetSource`: footers read once and kept packed, projection, filters, giant and tiny row groups, damage.
-Does not cover: how columns become samples (sources/table.py), opening paths (sources/storage.py).
+Does not cover: how columns become samples (sources/table.py), keeping files open (sources/parquet_readers.py).
 """
 
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
 
@@ -24,14 +22,9 @@ from penstock.core.errors import BadData, InvalidInput, NotFound, SchemaChanged
 from penstock.core.schema import Schema
 from penstock.core.source import BLOCK_NBYTES, OnError
 from penstock.sources import storage
+from penstock.sources.parquet_readers import Readers
 from penstock.sources.parquet_survey import Survey, opened, survey
 from penstock.sources.table import TableShape, one_batch
-
-OPEN_FILES = 32
-"""Parsed footers kept; a footer of 40 columns and 100 row groups is about 1 MB of objects."""
-
-IDLE_READERS = 16
-"""Open files kept for their next row group: the first read of a new reader costs 2 ms more (measured, 41 columns)."""
 
 STREAM_NBYTES = 1 << 20
 """Buffer for each column of a row group that is read in slices."""
@@ -54,19 +47,10 @@ class ParquetSource:
         on_error: OnError | None = None,
         block_nbytes: int = BLOCK_NBYTES,
     ) -> None:
-        self.paths, self.shape, self.block_nbytes = list(paths), shape, block_nbytes
+        self.paths, self.shape, self.block_nbytes = paths, shape, block_nbytes
         self.filters = as_expression(filters)
         self._on_error = on_error if on_error is not None else OnError()
-        self._lock = threading.Lock()
-        self._footers: OrderedDict[int, pq.FileMetaData] = OrderedDict()
-        self._idle: list[tuple[int, pq.ParquetFile]] = []
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_lock": None, "_footers": OrderedDict(), "_idle": []}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._lock = threading.Lock()
+        self._readers = Readers()
 
     @property
     def remote(self) -> bool:
@@ -187,45 +171,18 @@ class ParquetSource:
         rows, decoded = int(self.survey.rows[unit]), int(self.survey.decoded[unit])
         return max(1, int(rows * self.block_nbytes / max(1, decoded)))
 
-    @contextmanager
-    def _reading(self, file: int) -> Iterator[pq.ParquetFile]:
-        """A reader of a file for one caller at a time; afterwards it is kept for the next unit of that file."""
-        with self._lock:
-            at = next((i for i, (owner, _) in enumerate(self._idle) if owner == file), None)
-            reader = None if at is None else self._idle.pop(at)[1]
-        if reader is None:
-            reader = self._open_reader(file)
-        try:
-            yield reader
-        except BaseException:
-            reader.close(force=True)
-            raise
-        if storage.is_remote(self.paths[file]):
-            reader.close(force=True)
-            return
-        with self._lock:
-            self._idle.append((file, reader))
-            surplus = self._idle.pop(0)[1] if len(self._idle) > IDLE_READERS else None
-        if surplus is not None:
-            surplus.close(force=True)
+    def _reading(self, file: int) -> AbstractContextManager[pq.ParquetFile]:
+        keep = not storage.is_remote(self.paths[file])
+        return self._readers.use(file, lambda: self._open_reader(file), keep=keep)
 
     def _open_reader(self, file: int) -> pq.ParquetFile:
         path = self.paths[file]
-        with self._lock:
-            footer = self._footers.get(file)
-            if footer is not None:
-                self._footers.move_to_end(file)
         # Ranges fetched ahead hide the latency of remote storage. A reader keeps the last of them, and reading a giant
         # row group ahead of its slices would hold all of it.
         ahead = storage.is_remote(path) and not self.survey.giant
         buffer = STREAM_NBYTES if self.survey.giant else 0 if ahead else BUFFER_NBYTES
-        reader = pq.ParquetFile(opened(path), metadata=footer, pre_buffer=ahead, buffer_size=buffer)
-        if footer is None:
-            self._check(reader.schema_arrow, path)
-            with self._lock:
-                self._footers[file] = reader.metadata
-                while len(self._footers) > OPEN_FILES:
-                    self._footers.popitem(last=False)
+        reader = pq.ParquetFile(opened(path), pre_buffer=ahead, buffer_size=buffer)
+        self._check(reader.schema_arrow, path)
         return reader
 
     def _check(self, arrow: pa.Schema, path: str) -> None:

@@ -25,6 +25,9 @@ from penstock.sources.thrift_footer import GroupSizes, group_sizes
 SMALL_NBYTES = 1_000_000
 """Row groups below this are read several at a time."""
 
+JOINED_FILES = 4096
+"""Files after which their units are joined into one array: an array for each of a million files would be 100 MB."""
+
 
 @dataclass(frozen=True)
 class Survey:
@@ -65,6 +68,8 @@ def survey(
         optional = [footer.schema.column(i).max_definition_level > 0 for i in range(footer.num_columns)]
         table = np.array([_facts(sizes[g], g, wanted, optional, nulls) for g in groups], np.int64).reshape(-1, 4)
         units.append(_joined(table, number, block_nbytes))
+        if len(units) == JOINED_FILES:
+            units = [np.concatenate(units)]
     if first is None:
         raise BadData(paths[0], "no file has a readable Parquet footer")
     packed = np.concatenate(units) if units else np.empty((0, 6), np.int64)
