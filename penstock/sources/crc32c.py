@@ -23,8 +23,11 @@ try:
     from numba.extending import intrinsic
 
     from penstock.core.raw_memory import Number, load_u8, load_u64
+    from penstock.sources.compile_notice import tell_when_compiling
 except ImportError as error:
     raise MissingExtra(what="Reading TFRecord files", extra="tfrecord") from error
+
+tell_when_compiling("the TFRecord parser", *(f"penstock.sources.{name}" for name in ("tfrecord_kernel", "list_kernel")))
 
 POLYNOMIAL = 0x82F63B78
 
