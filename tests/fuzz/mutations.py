@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,9 @@ ROUNDS = int(os.environ.get("PENSTOCK_FUZZ", "10000"))
 
 TIMEOUT_S = max(1200, ROUNDS // 5)
 """For one test: 10,000 inputs take up to half a minute of a core, and a machine may be slow and busy."""
+
+TOGETHER = 100
+"""Files of one dataset, where a reader takes several: making a reader costs more than reading such a file."""
 
 GROWTH = 400_000_000
 """Bytes by which a process may grow: compiled code, Arrow's pool and one block."""
@@ -71,6 +76,20 @@ def read_all(source: Any) -> int:
     if hasattr(source, "fetch"):
         return len(source.decode(source.fetch(np.arange(min(source.num_rows(), 1000)))))
     return sum(len(block) for unit in range(min(source.num_units(), 20)) for block in source.open(unit))
+
+
+def read_together(folder: Path, inputs: Iterator[bytes], suffix: str, make: Callable[[str], Any]) -> tuple[int, int]:
+    """Write some inputs as the files of one dataset and read all of it: its rows, and what was skipped."""
+    folder.mkdir()
+    for number, data in enumerate(inputs):
+        (folder / f"{number}{suffix}").write_bytes(data)
+    source = make(str(folder))
+    if hasattr(source, "fetch"):
+        rows = len(source.decode(source.fetch(np.arange(source.num_rows()))))
+    else:
+        rows = sum(len(block) for unit in range(source.num_units()) for block in source.open(unit))
+    shutil.rmtree(folder)
+    return rows, source.on_error.count
 
 
 def outcome(read: Callable[[], int], where: str) -> str:

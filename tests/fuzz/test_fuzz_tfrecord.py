@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import os
 import random
+import shutil
 import struct
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from mutations import GROWTH, ROUNDS, TIMEOUT_S, peak, start_peak
+from mutations import GROWTH, ROUNDS, TIMEOUT_S, TOGETHER, peak, read_together, start_peak
 
 from penstock.core.errors import PenstockError
 from penstock.core.source import OnError
@@ -26,6 +27,8 @@ from penstock.sources.example import feature_of
 from penstock.sources.example_columns import ExampleParser, Frames
 from penstock.sources.tfrecord_kernel import walk
 from penstock.sources.tfrecord_write import encode_example, encode_sequence_example, frame
+
+GIVEN = {"x": ("float32", (6,)), "n": ("int64", (None,)), "b": (bytes, (None,)), "t": str, "y": "int32"}
 
 
 def records() -> list[bytes]:
@@ -60,8 +63,7 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
 
 
 def parser(check: bool) -> ExampleParser:
-    given = {"x": ("float32", (6,)), "n": ("int64", (None,)), "b": (bytes, (None,)), "t": str, "y": "int32"}
-    found = [feature_of(name, what, None) for name, what in given.items()]
+    found = [feature_of(name, what, None) for name, what in GIVEN.items()]
     lists = [
         feature_of("s", ("int64", (None,)), None, listed=True),
         feature_of("w", (bytes, (None,)), None, listed=True),
@@ -96,9 +98,36 @@ def test_mutated_stretches_parse_or_are_skipped():
     assert peak() - before < GROWTH
 
 
+@pytest.mark.timeout(TIMEOUT_S)
+def test_mutated_files_through_the_public_reader(tmp_path, monkeypatch):
+    """Every way to read, with and without checksums, on datasets of mutated files, a third of them compressed."""
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
+    rng = random.Random(13)
+    plain = b"".join(frame(r) for r in records()[:6])
+    ways = [(access, packed) for access in ("rows", "units", "stream") for packed in (False, access == "stream")]
+    before = start_peak()
+    read = skipped = 0
+    for round_ in range(-(-ROUNDS // TOGETHER)):
+        access, packed = ways[round_ % len(ways)]
+        data = gzip.compress(plain, 1) if packed else plain
+        options = {"access": access, "compression": "auto" if packed else None, "check_crc": rng.random() < 0.5}
+        rows, bad = read_together(
+            tmp_path / "files",
+            (mutated(data, rng) for _ in range(TOGETHER)),
+            ".tfrecord",
+            lambda folder, options=options: (
+                read_tfrecords(folder, GIVEN, on_error="skip", max_record="10MB", **options).node.step.source
+            ),
+        )
+        shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+        read, skipped = read + rows, skipped + bad
+    assert read > ROUNDS and skipped > ROUNDS // 2
+    assert peak() - before < GROWTH
+
+
 @pytest.mark.parametrize("share", [0.05])
-def test_mutated_files_through_the_public_reader(tmp_path, monkeypatch, share):
-    """Whole files: indexed and streamed, guessed features, plain and compressed."""
+def test_mutated_files_for_themselves(tmp_path, monkeypatch, share):
+    """A file alone: guessed features, the first error raised or all skipped."""
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
     rng = random.Random(11)
     plain = b"".join(frame(r) for r in records()[:6])

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import json
 import os
 import random
+import shutil
 import sys
 import tarfile
 from pathlib import Path
@@ -19,7 +21,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from mutations import GROWTH, ROUNDS, TIMEOUT_S, peak, start_peak
+from mutations import GROWTH, ROUNDS, TIMEOUT_S, TOGETHER, peak, read_together, start_peak
 
 from penstock.core.errors import PenstockError
 from penstock.core.source import OnError
@@ -111,8 +113,36 @@ def test_mutated_archives_are_read_or_refused():
     assert peak() - before < GROWTH
 
 
+@pytest.mark.timeout(TIMEOUT_S)
 def test_mutated_files_through_the_public_reader(tmp_path, monkeypatch):
-    """Whole files: indexed and streamed, guessed columns, plain and compressed."""
+    """Rows and streams over datasets of mutated archives, a quarter of them compressed before the damage."""
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
+    rng = random.Random(17)
+    whole = [archive(fmt) for fmt in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)]
+    before = start_peak()
+    read = skipped = 0
+    for round_ in range(-(-ROUNDS // TOGETHER)):
+        packed = round_ % 4 == 3
+        kinds = [gzip.compress(data, 1) for data in whole] if packed else whole
+        access = "stream" if packed or round_ % 4 == 2 else "rows"
+        rows, bad = read_together(
+            tmp_path / "files",
+            itertools.chain(kinds[:1], (mutated(rng.choice(kinds), rng) for _ in range(TOGETHER))),
+            ".tar",
+            lambda folder, access=access: (
+                read_webdataset(
+                    folder, sample=("png", "cls"), size=4, access=access, on_error="skip", max_sample=LONGEST
+                ).node.step.source
+            ),
+        )
+        shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+        read, skipped = read + rows, skipped + bad
+    assert read > ROUNDS and skipped > ROUNDS // 4
+    assert peak() - before < GROWTH
+
+
+def test_mutated_files_for_themselves(tmp_path, monkeypatch):
+    """A file alone: guessed columns, the first error raised or all skipped."""
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
     rng = random.Random(3)
     plain = archive(tarfile.GNU_FORMAT)
