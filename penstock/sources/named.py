@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from penstock.core.block import Block
-from penstock.core.errors import BadData
+from penstock.core.errors import BadData, NotFound
 from penstock.core.schema import OBJECT, Field, Schema, schema_of
 from penstock.core.source import OnError
 from penstock.core.tree import flatten
@@ -68,8 +68,19 @@ class Items:
 
     def schema(self) -> Schema:
         if self._schema is None:
-            self._schema = schema_of(_plain(self._dataset[0]))
+            self._schema = self._first()
         return self._schema
+
+    def _first(self) -> Schema:
+        """What the first item looks like; with on_error="skip", the first that can be had."""
+        for row in range(self._rows):
+            try:
+                return schema_of(_plain(self._dataset[row]))
+            except Exception as error:
+                damage = BadData(f"{self.label}, item {row}", f"{type(error).__name__}: {error}")
+                if self.on_error.mode == "raise" or row == self._rows - 1:
+                    raise damage from error
+        raise NotFound(f"{self.label} has no item: its len() is 0.")
 
     def num_rows(self) -> int:
         return self._rows

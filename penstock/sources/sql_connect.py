@@ -22,7 +22,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from penstock.core.errors import BadData, DataError, InvalidInput, MissingExtra, NotFound
-from penstock.sources import sql_copy
+from penstock.sources import sql_copy, storage
 from penstock.sources.sql_wire import Encrypted, Wire, WireError
 
 BATCH_NBYTES = 2_000_000
@@ -176,7 +176,9 @@ class Database:
         import sqlite3
 
         try:
-            with closing(sqlite3.connect(f"file:{self._path()}?mode=ro", uri=True)) as connection:
+            path = self._path()
+            _refuse_cut(path)
+            with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
                 cursor = connection.execute(query)
                 names = [column[0] for column in cursor.description or ()]
                 schema: pa.Schema | None = None
@@ -258,6 +260,16 @@ def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
             batch = batch.set_column(i, field.name, batch.column(i).storage.cast(pa.float64()))
     # Notes of the driver's: the other ways of reading the same rows have none.
     return pa.RecordBatch.from_arrays(batch.columns, names=batch.schema.names)
+
+
+def _refuse_cut(path: str) -> None:
+    """SQLite reads what is missing of the last page as zeros, and rows in it come out wrong without an error."""
+    nbytes, head = storage.file_size(path), storage.read_range(path, 0, 18)
+    if head.startswith(b"SQLite format 3\0"):
+        page = int.from_bytes(head[16:18], "big")
+        page = 65536 if page == 1 else page
+        if page and nbytes % page:
+            raise BadData(path, f"the database is cut short: {nbytes} bytes are no whole number of pages of {page}")
 
 
 def _sqlite_type(values: tuple[Any, ...]) -> pa.DataType:

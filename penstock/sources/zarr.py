@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,6 +68,8 @@ def open_store(path: str) -> Any:
         raise MissingExtra(what="read_zarr", extra="hdf5") from error
     from penstock.sources.zarr_store import ReadOnlyStore
 
+    if not storage.is_remote(path) and os.path.isfile(storage.local_path(path)):
+        raise NotFound(f"{path} is no Zarr store: it is a file, and a store is a folder.")
     try:
         return zarr.open(ReadOnlyStore(path), mode="r")
     except FileNotFoundError as error:

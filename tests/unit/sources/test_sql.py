@@ -123,6 +123,21 @@ def test_mistakes_are_told_in_one_sentence(uri: str) -> None:
         read_sql(uri, "t", partitions=4)
 
 
+def test_a_database_file_that_is_cut_short_is_refused(tmp_path: Path) -> None:
+    """Cut within its last page: SQLite itself would fill it with zeros and return rows that were never written."""
+    path = tmp_path / "data.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("create table t(id integer primary key, v real)")
+        connection.executemany("insert into t values (?, ?)", [(i, i / 2) for i in range(3000)])
+    connection.close()
+    path.write_bytes(path.read_bytes()[:-50])
+    with sqlite3.connect(path) as connection:
+        assert any(v != i / 2 for i, v in connection.execute("select * from t"))
+    connection.close()
+    with pytest.raises(BadData, match=r"data\.db: the database is cut short: 49102 bytes"):
+        read_all(read_sql(f"sqlite:///{path}", "select * from t", on_error="skip").node.step.source)
+
+
 def test_an_empty_result_has_no_rows(uri: str) -> None:
     source = read_sql(uri, "select * from t where x < 0", partition_on="id").node.step.source
     assert source.num_rows() == 0 and sum(len(b) for b in source.open(0)) == 0

@@ -143,6 +143,7 @@ def test_mistakes_are_told_in_one_sentence(tmp_path: Path) -> None:
             read_zarr(path, **call)
     for missing, message in [
         (tmp_path / "none.zarr", "is no Zarr store"),
+        (path / "x" / "zarr.json", "is no Zarr store: it is a file"),
         (str(tmp_path / "*.zar"), "No store matches"),
     ]:
         with pytest.raises(NotFound, match=message):
