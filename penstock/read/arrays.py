@@ -69,7 +69,7 @@ def _is_path(leaf: object) -> bool:
 
 
 def _one(
-    files: list[str],
+    files: Sequence[str],
     features: str | Sequence[str] | None,
     label: str | None,
     cache: str | os.PathLike[str] | None,

@@ -22,6 +22,7 @@ from penstock.sources.example_columns import ExampleParser
 from penstock.sources.example_infer import Outline, infer, outline_of
 from penstock.sources.inflate import AUTO, GZIP, PLAIN, ZLIB
 from penstock.sources.picture import pictures_of
+from penstock.sources.shards import Files
 from penstock.sources.span_index import SpanIndex
 from penstock.sources.tfrecord import Parser, TFRecordRows, TFRecordStream, TFRecordUnits
 from penstock.sources.tfrecord_index import FrameWalk, compression_of, stream
@@ -34,8 +35,6 @@ LOOKED_AT = 64
 
 ROW_NBYTES = 4000
 """Mean size of records from which on each is read for itself."""
-
-Files = list[tuple[str, str]]
 
 
 def read_tfrecords(
@@ -95,7 +94,7 @@ def read_tfrecords(
             if name not in [f.name for f in found]:
                 raise NotFound(f"images={name!r} is not among the features: {', '.join(f.name for f in found)}.")
         parser = ExampleParser(shown, label=label, pictures=pictures, check=check_crc)
-    name = os.fspath(paths) if isinstance(paths, (str, os.PathLike)) else f"{len(files)} files"
+    name = os.fspath(paths) if isinstance(paths, (str, os.PathLike)) else f"{len(files.paths)} files"
     return Dataset.of(_source(files, parser, walk, policy, (access, name, images is not None)))
 
 
@@ -103,13 +102,13 @@ def _source(
     files: Files, parser: Parser, walk: FrameWalk, policy: OnError, how: tuple[str, str, bool]
 ) -> TFRecordRows | TFRecordUnits | TFRecordStream:
     access, name, pictured = how
-    packed = [path for path, compression in files if compression != PLAIN]
+    packed = files.not_plain()
     if packed and access in ("rows", "units"):
-        raise InvalidInput(f"access={access!r} needs addresses, which compressed files do not have: {packed[0]}.")
-    remote = any(storage.is_remote(path) for path, _ in files)
+        raise InvalidInput(f"access={access!r} needs addresses, which compressed files do not have: {packed}.")
+    remote = storage.any_remote(files.paths)
     if packed or access == "stream" or (remote and access == "auto"):
         return TFRecordStream(files, parser, walk, policy, name)
-    index = SpanIndex([path for path, _ in files], walk)
+    index = SpanIndex(files.paths, walk)
     if access == "auto":
         sizes = index.sizes()
         access = "rows" if pictured or (len(sizes) and sizes.mean() > ROW_NBYTES) else "units"
@@ -173,10 +172,10 @@ def _pictured(feature: Feature) -> Feature:
 
 def _files(paths: Sequence[str], compression: str | None) -> Files:
     if compression is None or compression == PLAIN:
-        return [(path, PLAIN) for path in paths]
+        return Files(paths, [PLAIN] * len(paths))
     if compression.upper() in (GZIP, ZLIB):
-        return [(path, compression.upper()) for path in paths]
-    return [(path, compression_of(path)) for path in paths]
+        return Files(paths, [compression.upper()] * len(paths))
+    return Files(paths, list(map(compression_of, paths)))
 
 
 def _check(parse: str | None, access: str, compression: str | None) -> None:

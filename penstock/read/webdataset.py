@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from penstock.core.errors import BadData, InvalidInput, NotFound
@@ -22,6 +22,7 @@ from penstock.sources import storage
 from penstock.sources.decode import ImageOptions
 from penstock.sources.inflate import GZIP, PLAIN
 from penstock.sources.picture import Pictures
+from penstock.sources.shards import Files
 from penstock.sources.span_index import SpanIndex, place
 from penstock.sources.tar_columns import KINDS, RAW, Sample, SampleParser, columns_of, sample_of, tree_asked
 from penstock.sources.tar_index import SampleWalk, stream_samples
@@ -31,8 +32,6 @@ SUFFIXES = (".tar", ".tar.gz", ".tgz")
 
 LOOKED_AT = 16
 """Samples from which columns are guessed."""
-
-Files = list[tuple[str, str]]
 
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
@@ -77,7 +76,8 @@ def read_webdataset(
     if not 0 < longest < 0xFFFFFFFF:
         raise InvalidInput(f"max_sample must be above 0 and below 4 GiB, not {max_sample!r}.")
     policy = OnError(on_error, max_errors)
-    files = [(path, _compression(path)) for path in storage.expand(_ranges(tars), suffixes=SUFFIXES)]
+    paths = storage.expand(_ranges(tars), suffixes=SUFFIXES)
+    files = Files(paths, list(map(_compression, paths)))
     options = ImageOptions(**{**(image_options or {}), **({"size": _height_width(size)} if size else {})})
     if sample is not None and columns is not None:
         raise InvalidInput("Give sample= or columns=, not both: sample= already says which columns there are.")
@@ -88,14 +88,13 @@ def read_webdataset(
     first = _first(files, longest, policy)
     found = columns_of(wanted, first, _kinds(decode), lambda name: Pictures(options))
     parser = SampleParser(found, tree_of([c.name for c in found]) if shown is None else shown)
-    name = os.fspath(tars) if isinstance(tars, (str, os.PathLike)) else f"{len(files)} files"
-    packed = [path for path, compression in files if compression != PLAIN]
+    name = os.fspath(tars) if isinstance(tars, (str, os.PathLike)) else f"{len(paths)} files"
+    packed = files.not_plain()
     if packed and access == "rows":
-        raise InvalidInput(f"access='rows' needs addresses, which compressed files do not have: {packed[0]}.")
-    remote = any(storage.is_remote(path) for path, _ in files)
-    if packed or access == "stream" or (remote and access == "auto"):
+        raise InvalidInput(f"access='rows' needs addresses, which compressed files do not have: {packed}.")
+    if packed or access == "stream" or (access == "auto" and storage.any_remote(paths)):
         return Dataset.of(TarStream(files, parser, longest, policy, name))
-    return Dataset.of(TarRows(SpanIndex([p for p, _ in files], SampleWalk()), parser, longest, policy, name))
+    return Dataset.of(TarRows(SpanIndex(paths, SampleWalk()), parser, longest, policy, name))
 
 
 def _kinds(decode: Mapping[str, str] | str | None) -> Mapping[str, str]:
@@ -137,22 +136,19 @@ def _compression(path: str) -> str:
     return GZIP if storage.read_range(path, 0, 2) == b"\x1f\x8b" else PLAIN
 
 
-def _ranges(tars: storage.Paths) -> list[storage.PathLike]:
-    """Paths with "{000..099}" written out."""
-    given = [tars] if isinstance(tars, (str, os.PathLike)) else list(tars)
-    out: list[storage.PathLike] = []
-    for path in given:
+def _ranges(tars: storage.Paths) -> Iterator[storage.PathLike]:
+    """Paths with "{000..099}" written out, one after the other."""
+    for path in [tars] if isinstance(tars, (str, os.PathLike)) else tars:
         text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
         match = _RANGE.search(text)
         if match is None or os.path.exists(text):
-            out.append(path)
+            yield path
             continue
         low, high = match.groups()
         if not 0 <= int(high) - int(low) < 1_000_000:
             raise InvalidInput(f"{match.group()} in {text!r} is not a range of up to a million files.")
-        numbers = (str(n).zfill(len(low)) for n in range(int(low), int(high) + 1))
-        out += _ranges([text[: match.start()] + number + text[match.end() :] for number in numbers])
-    return out
+        for number in range(int(low), int(high) + 1):
+            yield from _ranges(text[: match.start()] + str(number).zfill(len(low)) + text[match.end() :])
 
 
 def _height_width(size: int | tuple[int, int]) -> tuple[int, int]:

@@ -19,7 +19,7 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, overload
 
 import numpy as np
 
@@ -31,7 +31,7 @@ SMALL_NBYTES = 1_000_000
 """A list no larger than this is kept in memory: a file for it would be litter."""
 
 
-class PathIndex:
+class PathIndex(Sequence[str]):
     """Paths and labels by row number. Picklable: by file name, or by value when small."""
 
     def __init__(self, file: str | bytes) -> None:
@@ -70,6 +70,15 @@ class PathIndex:
         """int64, or float32 where a manifest gives numbers with fractions."""
         floating = self._labels is not None and self._labels.dtype.kind == "f"
         return np.dtype(np.float32 if floating else np.int64)
+
+    @overload
+    def __getitem__(self, row: int) -> str: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[str]: ...
+    def __getitem__(self, row: int | slice) -> str | list[str]:
+        if isinstance(row, slice):
+            return [self.path(i) for i in range(*row.indices(self._rows))]
+        return self.path(row + self._rows if row < 0 else row)
 
     def path(self, row: int) -> str:
         """The path or URL of a row."""

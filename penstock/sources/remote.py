@@ -1,8 +1,8 @@
 """Remote stores through fsspec: s3, gs, http(s), memory and every other URL that fsspec knows.
 
-Covers: ranged reads, short listings and stamps of URLs; retrying what passes by itself.
-Does not cover: local paths (sources/storage.py), file objects (sources/remote_file.py), keeping remote bytes on disk
-(engine/cache_pages.py).
+Covers: ranged reads and stamps of URLs; retrying what passes by itself.
+Does not cover: local paths (sources/storage.py), listings (sources/remote_walk.py), file objects
+(sources/remote_file.py), keeping remote bytes on disk (engine/cache_pages.py).
 
 Credentials and endpoints come from the environment, as each store's own client documents it.
 """
@@ -10,7 +10,6 @@ Credentials and endpoints come from the environment, as each store's own client 
 from __future__ import annotations
 
 import errno
-import glob
 import os
 import random
 import threading
@@ -190,38 +189,6 @@ def explained(url: str, error: BaseException) -> PenstockError:
 
 def _brief(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".strip(": ").splitlines()[0][:300].rstrip(".")
-
-
-def expand(url: str, suffixes: tuple[str, ...] | None) -> list[str]:
-    """Files of a URL, glob or remote folder, sorted, as URLs."""
-    if "::" in url:
-        return [url]  # a chained URL names one file: its listing could not be written back as URLs
-    head = url.partition("://")[0]
-    fs, path = filesystem(url)
-    if glob.has_magic(path) and not (head.startswith("http") and "*" not in path):
-        matches = retried(url, lambda: [p for p, info in fs.glob(path, detail=True).items() if info["type"] == "file"])
-        if not matches:
-            raise NotFound(f"No file matches {url!r}.")
-        return sorted(_url(head, p) for p in matches)
-    if head.startswith("http") or retried(url, lambda: fs.isfile(path)):
-        return [url]
-    found = [p for p in retried(url, lambda: fs.find(path)) if _wanted(p[len(path) :], suffixes)]
-    if not found:
-        raise NotFound(
-            f"{url} does not exist or holds no file" + (f" ending in {' or '.join(suffixes)}." if suffixes else ".")
-        )
-    return sorted(_url(head, p) for p in found)
-
-
-def _wanted(relative: str, suffixes: tuple[str, ...] | None) -> bool:
-    parts = relative.strip("/").split("/")
-    return not any(part[:1] in (".", "_") for part in parts) and (
-        suffixes is None or relative.lower().endswith(suffixes)
-    )
-
-
-def _url(head: str, path: str) -> str:
-    return path if path.startswith(f"{head}://") else f"{head}://{path}"
 
 
 def info(url: str) -> dict[str, Any]:

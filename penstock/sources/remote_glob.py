@@ -20,7 +20,7 @@ ANY = "**"
 def split(url: str) -> tuple[str, Glob] | None:
     """The folder above a URL's first wildcard and what is wanted below; None if it has none, or cannot be walked.
 
-    Web servers have no folders, chained URLs name one file, and buckets are not listed: those are left to fsspec.
+    Web servers have no folders, chained URLs name one file, and buckets are not listed: see sources/find.py.
     """
     head, _, path = url.partition("://")
     bucket, *parts = path.split("/")

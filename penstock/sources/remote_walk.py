@@ -2,7 +2,7 @@
 
 Covers: names below a remote folder, folder by folder, each sorted, a few thousand at a time; S3 is asked page by page,
 and the folders to come are listed while the one at hand is used. A glob goes only where it may match.
-Does not cover: keeping the names (sources/scan.py), patterns (sources/remote_glob.py), short lists (sources/remote.py).
+Does not cover: keeping the names (sources/scan.py, sources/find.py), patterns (sources/remote_glob.py).
 
 Nothing here holds more than `AHEAD` folders of `PAGES` pages. Stores other than S3 are asked through fsspec, which
 answers with a whole folder at once: there, one folder is the unit.

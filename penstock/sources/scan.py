@@ -1,19 +1,17 @@
 """Finding a dataset's files, however many there are, in bounded memory and always in the same order.
 
 Covers: folders, globs, lists and CSV manifests, local and remote, into a packed index.
-Does not cover: the index itself (sources/listing.py), short lists of shard files (storage.expand).
+Does not cover: the index itself (sources/listing.py), lists of shard files (sources/find.py).
 """
 
 from __future__ import annotations
 
-import bisect
 import fnmatch
 import glob
 import hashlib
 import os
 import re
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,12 +20,8 @@ from penstock.core.errors import InvalidInput, NotFound
 from penstock.sources import remote_walk, storage
 from penstock.sources.cache_folder import cache_folder, clear_old, partial, written
 from penstock.sources.listing import SMALL_NBYTES, IndexWriter, PathIndex, Watch, open_if_current
+from penstock.sources.name_sorter import CHUNK, NameSorter, chunks
 from penstock.sources.remote_glob import Glob, split
-
-CHUNK = 65536
-SORT_NBYTES = 64_000_000
-"""Names of one folder sorted in memory; more than this goes through a temporary file."""
-
 
 _HIDDEN = b"._"
 
@@ -212,80 +206,21 @@ def _require(rows: int, what: str, rules: Rules) -> None:
         raise NotFound(f"{what} holds no file{ending}.")
 
 
-class NameSorter:
-    """Sorts names without a Python object each; beyond `limit_nbytes` through an unnamed temporary file."""
-
-    def __init__(self, limit_nbytes: int = SORT_NBYTES) -> None:
-        self.count = 0
-        self._limit = limit_nbytes
-        self._chunks: list[np.ndarray] = []
-        self._parts: list[np.ndarray] = []
-
-    def add(self, names: Sequence[bytes]) -> None:
-        """Take in some names."""
-        if not names:
-            return
-        self._chunks.append(np.array(names, dtype=bytes))
-        self.count += len(names)
-        if sum(map(len, self._chunks)) * max(chunk.itemsize for chunk in self._chunks) > self._limit:
-            self._spill()
-
-    def _merge_chunks(self) -> np.ndarray:
-        joined = np.concatenate(self._chunks)
-        self._chunks = []
-        joined.sort()
-        return joined
-
-    def _spill(self) -> None:
-        names = self._merge_chunks()
-        with tempfile.TemporaryFile(prefix="penstock-names-") as file:
-            names.tofile(file)
-            self._parts.append(np.memmap(file, dtype=names.dtype, mode="r", shape=names.shape))
-
-    def sorted(self) -> Iterator[np.ndarray]:
-        """All names in byte order, in arrays of bounded size. Once only."""
-        if not self._parts:
-            if self._chunks:
-                yield self._merge_chunks()
-            return
-        if self._chunks:
-            self._spill()
-        # Split all parts at the same names, so that each stretch between two of them can be sorted for itself.
-        pieces = 2 * len(self._parts)
-        sample = np.sort(np.concatenate([part[:: max(1, len(part) // 1000)] for part in self._parts]))
-        cuts = [bytes(sample[i * len(sample) // pieces]) for i in range(1, pieces)]
-        bounds = [[0, *(bisect.bisect_left(part, cut) for cut in cuts), len(part)] for part in self._parts]
-        for i in range(pieces):
-            stretch = np.concatenate([part[b[i] : b[i + 1]] for part, b in zip(self._parts, bounds, strict=True)])
-            stretch.sort()
-            yield stretch
-
-
 # Lists and remote folders --------------------------------------------------------------------------------------------
 
 
 def list_named(paths: Sequence[storage.PathLike], rules: Rules) -> PathIndex:
     """The index of files that were named, in the order given; the folder a file is in gives its class."""
-    return _keep_rows(_named_chunks(paths, rules), rules, root="", where="The list")
+    return _keep_rows(chunks(_named(paths, rules)), rules, root="", where="The list")
 
 
-def _named_chunks(paths: Sequence[storage.PathLike], rules: Rules) -> Iterator[list[str]]:
-    for start in range(0, len(paths), CHUNK):
-        chunk: list[str] = []
-        for path in paths[start : start + CHUNK]:
-            text = os.fspath(path)
-            pattern = split(text) if storage.is_remote(text) else None
-            if pattern is not None:
-                yield chunk
-                chunk = []
-                yield from ([f"{pattern[0]}/{name}" for name in part] for part in _matching(text, *pattern))
-            elif not text.lower().endswith(rules.suffixes):  # a folder or a glob; files are not looked at one by one
-                chunk += [_absolute(found) for found in storage.expand(text, suffixes=rules.suffixes)]
-            else:
-                chunk += (
-                    [_absolute(found) for found in storage.expand(text)] if glob.has_magic(text) else [_absolute(text)]
-                )
-        yield chunk
+def _named(paths: Iterable[storage.PathLike], rules: Rules) -> Iterator[str]:
+    for path in paths:
+        text = os.fspath(path)
+        if text.lower().endswith(rules.suffixes) and not glob.has_magic(text):
+            yield _absolute(text)  # files are not looked at one by one
+        else:
+            yield from map(_absolute, storage.found([text], rules.suffixes))
 
 
 def _absolute(path: str) -> str:
@@ -300,7 +235,7 @@ def _list_remote(url: str, rules: Rules) -> PathIndex:
             names, rules, root=pattern[0], where=url, class_of=lambda name: _parent(f"{pattern[0]}/{name}")
         )
     if glob.has_magic(url.partition("://")[2]) or url.lower().endswith(rules.suffixes):
-        return _keep_rows(iter([storage.expand(url)]), rules, root="", where=url)
+        return _keep_rows(chunks(storage.found([url])), rules, root="", where=url)
     root = url.rstrip("/")
     return _keep_rows(remote_walk.walk(root, remote_walk.Visible(rules.suffixes)), rules, root=root, where=url)
 
@@ -315,7 +250,7 @@ def _matching(url: str, root: str, choice: Glob) -> Iterator[list[str]]:
 
 
 def _keep_rows(
-    chunks: Iterator[list[str]],
+    parts: Iterator[list[str]],
     rules: Rules,
     *,
     root: str,
@@ -331,7 +266,7 @@ def _keep_rows(
     labels: list[np.ndarray] = []
     with partial(cache_folder()) as kept:
         writer = IndexWriter(kept.file)
-        for chunk in chunks:
+        for chunk in parts:
             if not chunk:
                 continue
             writer.add(np.array([os.fsencode(name) for name in chunk], dtype=bytes))

@@ -6,12 +6,14 @@ Does not cover: finding samples (tfrecord_index.py, tar_index.py), parsing them 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from penstock.core.schema import Schema
 from penstock.core.source import OnError
 from penstock.sources import storage
+from penstock.sources.inflate import PLAIN
 from penstock.sources.span_index import SpanIndex, fingerprint
 
 
@@ -26,13 +28,28 @@ P = TypeVar("P", bound=ShardParser)
 R = TypeVar("R")
 
 
+@dataclass(frozen=True)
+class Files:
+    """Shard files and how each is compressed: one text for all that are compressed alike, so 8 bytes a file."""
+
+    paths: Sequence[str]
+    compressions: Sequence[str]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return zip(self.paths, self.compressions, strict=True)
+
+    def not_plain(self) -> str | None:
+        """The first compressed file, if there is one."""
+        return next((path for path, compression in self if compression != PLAIN), None)
+
+
 class Shards(Generic[P, R]):
     """Files, how samples are found in them (`rule`) and what becomes of them (`parser`)."""
 
     kind: ClassVar[str]
 
     def __init__(self, paths: Sequence[str], parser: P, rule: R, on_error: OnError, name: str) -> None:
-        self.paths, self.parser, self.rule, self._on_error, self._name = list(paths), parser, rule, on_error, name
+        self.paths, self.parser, self.rule, self._on_error, self._name = paths, parser, rule, on_error, name
 
     @property
     def remote(self) -> bool:
@@ -69,9 +86,9 @@ class IndexedShards(Shards[P, R]):
 class StreamedShards(Shards[P, R]):
     """Files that are read from their start: a unit is a file."""
 
-    def __init__(self, files: Sequence[tuple[str, str]], parser: P, rule: R, on_error: OnError, name: str) -> None:
-        super().__init__([path for path, _ in files], parser, rule, on_error, name)
-        self.compressions: list[Any] = [compression for _, compression in files]
+    def __init__(self, files: Files, parser: P, rule: R, on_error: OnError, name: str) -> None:
+        super().__init__(files.paths, parser, rule, on_error, name)
+        self.compressions = files.compressions
 
     def num_units(self) -> int:
         return len(self.paths)

@@ -24,11 +24,18 @@ from penstock.core.errors import BadData, DataError, NotFound
 from penstock.core.source import OnError
 from penstock.sources import remote, storage
 from penstock.sources.cache_folder import cache_folder, written
+from penstock.sources.name_sorter import chunks
 
 SPAN = np.dtype([("offset", "<i8"), ("length", "<u4")])
 
 MAPPED = 128
 """Indexes kept mapped; a mapping holds a file descriptor."""
+
+NAME_NBYTES = 16
+"""Of a file's index in the cache folder, as a hash."""
+
+WAITING = 4096
+"""Files handed to the threads at a time."""
 
 SAMPLED = 256
 """Records whose lengths stand for all when memory is estimated."""
@@ -51,15 +58,16 @@ class SpanIndex:
     """The records of several files as one numbered sequence."""
 
     def __init__(self, paths: Sequence[str], walk: Walk) -> None:
-        self.paths, self.walk = list(paths), walk
+        self.paths, self.walk = paths, walk
         self._clear()
 
     def _clear(self) -> None:
         self._lock = threading.Lock()
         self._maps: OrderedDict[int, np.ndarray] = OrderedDict()
-        self._kept: dict[int, str | np.ndarray] = {}
+        self._folder, self._names = "", np.empty((0, NAME_NBYTES), np.uint8)
+        self._held: dict[int, np.ndarray] = {}
         self._starts: np.ndarray | None = None
-        self._ends: list[tuple[int, int]] = []
+        self._ends = np.empty(0, SPAN)
         self._told = False
 
     def __len__(self) -> int:
@@ -75,22 +83,28 @@ class SpanIndex:
             return self._starts
 
     def _build(self) -> None:
+        """Find or make the index of every file. What is held of each is 36 bytes, however many there are."""
+        count = len(self.paths)
+        self._folder, self._names, self._ends = (
+            cache_folder(),
+            np.empty((count, NAME_NBYTES), np.uint8),
+            np.empty(count, SPAN),
+        )
+        starts = np.zeros(count + 1, np.int64)
         # Walking waits for storage and runs compiled code, so that threads help.
-        with ThreadPoolExecutor(min(8, len(self.paths), (os.cpu_count() or 1) + 2)) as pool:
-            kept = list(pool.map(remote.in_this_context(self._keep), range(len(self.paths))))
-        counts = []
-        for file, (where, count, end) in enumerate(kept):
-            self._kept[file] = where
-            self._ends.append(end)
-            counts.append(count)
-        self._starts = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+        with ThreadPoolExecutor(min(8, count, (os.cpu_count() or 1) + 2)) as pool:
+            keep = remote.in_this_context(self._keep)
+            for some in chunks(range(count), WAITING):  # a pool takes an object of 1 KB for each call that waits
+                starts[some[0] + 1 : some[-1] + 2] = list(pool.map(keep, some))
+        self._starts = np.cumsum(starts)
 
-    def _keep(self, file: int) -> tuple[str | np.ndarray, int, tuple[int, int]]:
-        """Find or make the index of one file: where it is, how many records it has, and its end."""
+    def _keep(self, file: int) -> int:
+        """Find or make the index of one file: how many records it has."""
         path = self.paths[file]
         key = repr((os.path.abspath(path) if not storage.is_remote(path) else path, storage.stamp(path), self.walk.key))
-        name = hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
-        kept = os.path.join(cache_folder(), f"spans-{name}.npy")
+        name = hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=NAME_NBYTES).digest()
+        self._names[file] = np.frombuffer(name, np.uint8)
+        kept = self._place(file)
         spans: np.ndarray | None = _mapped(kept)
         if spans is None:
             try:
@@ -102,9 +116,12 @@ class SpanIndex:
             except DataError:
                 spans = None  # a full disk: the index stays in memory, which 12 bytes a record allow
         if spans is None:
-            spans = np.concatenate(list(self.walk.spans(path)))
-            return spans, len(spans) - 1, _end(spans)
-        return kept, len(spans) - 1, _end(spans)
+            spans = self._held[file] = np.concatenate(list(self.walk.spans(path)))
+        self._ends[file] = spans[-1]
+        return len(spans) - 1
+
+    def _place(self, file: int) -> str:
+        return os.path.join(self._folder, f"spans-{self._names[file].tobytes().hex()}.npy")
 
     def spans(self, file: int) -> np.ndarray:
         """The records of one file, as a memory-mapped array of SPAN."""
@@ -112,8 +129,9 @@ class SpanIndex:
         with self._lock:
             found = self._maps.pop(file, None)
             if found is None:
-                kept = self._kept[file]
-                found = _mapped(kept) if isinstance(kept, str) else kept
+                found = self._held.get(file)
+                if found is None:
+                    found = _mapped(self._place(file))
                 if found is None:  # cleared behind our back
                     found = np.concatenate(list(self.walk.spans(self.paths[file])))
             self._maps[file] = found
@@ -143,13 +161,13 @@ class SpanIndex:
             if self._told:
                 return
             self._told = True
-        for path, (offset, code) in zip(self.paths, self._ends, strict=True):
-            if code:
-                try:
-                    on_error.bad(BadData(place(path, offset), self.walk.reason(code)))
-                except DataError:
-                    self._told = False
-                    raise
+        for file in np.flatnonzero(self._ends["length"]):
+            offset, code = self._ends[file].item()
+            try:
+                on_error.bad(BadData(place(self.paths[int(file)], offset), self.walk.reason(code)))
+            except DataError:
+                self._told = False
+                raise
 
     def sizes(self) -> np.ndarray:
         """Lengths of some records, spread over all."""
@@ -204,10 +222,6 @@ def entries(offsets: np.ndarray, lengths: np.ndarray, base: int = 0) -> np.ndarr
     packed["offset"] += base
     packed["length"] = lengths
     return packed
-
-
-def _end(spans: np.ndarray) -> tuple[int, int]:
-    return int(spans[-1]["offset"]), int(spans[-1]["length"])
 
 
 def _write(out: BinaryIO, parts: Iterator[np.ndarray]) -> None:

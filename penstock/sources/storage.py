@@ -1,14 +1,13 @@
 """One way to read files, local or remote.
 
-Covers: finding files, whole reads, ranged reads, file objects and stamps, for plain paths and URLs alike.
-Does not cover: remote stores and retrying (sources/remote.py), listing millions of files (sources/scan.py).
+Covers: whole reads, ranged reads, file objects and stamps, for plain paths and URLs alike.
+Does not cover: finding files (sources/find.py, sources/scan.py), remote stores and retrying (sources/remote.py).
 
 Every function takes a path as `expand` returns it: a local path, or a URL with a scheme. All are thread safe.
 """
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import threading
@@ -20,7 +19,7 @@ from urllib.parse import unquote
 
 from penstock.core.errors import BadData, DataError, InvalidInput, NotFound
 from penstock.core.sizes import size
-from penstock.sources import remote, remote_file
+from penstock.sources import find, remote, remote_file
 
 MAX_OPEN = 64
 """Shard files kept open for ranged reads."""
@@ -56,55 +55,25 @@ def local_path(path: PathLike) -> str:
     return os.path.expanduser(text) if text.startswith("~") else text
 
 
-def expand(paths: Paths, *, suffixes: tuple[str, ...] | None = None) -> list[str]:
+def expand(paths: Paths | Iterable[PathLike], *, suffixes: tuple[str, ...] | None = None) -> Sequence[str]:
     """Turn a path, glob, folder, URL or a list of them into file paths; globs and folders come out sorted.
 
     Folders are walked whole; names starting with "." or "_" in them are left out, and so is everything that does not
-    end in one of `suffixes`. Files that were named or matched by a glob are taken whatever their suffix.
+    end in one of `suffixes`. Files that were named or matched by a glob are taken whatever their suffix. Many names
+    are not held: the sequence is then a mapped index.
     """
-    entries = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    if not entries:
-        raise InvalidInput("No path was given: the list is empty.")
-    found: list[str] = []
+    return find.pack(found([paths] if isinstance(paths, (str, os.PathLike)) else paths, suffixes))
+
+
+def found(entries: Iterable[PathLike], suffixes: tuple[str, ...] | None = None) -> Iterator[str]:
+    """As `expand`, one after the other, for those who keep the names themselves."""
     for entry in entries:
         if not isinstance(entry, (str, os.PathLike)):
             raise InvalidInput(f"A path must be text or a path object, not {type(entry).__name__}.")
         text = os.fspath(entry)
-        found += remote.expand(text, suffixes) if is_remote(text) else _expand_local(local_path(text), suffixes)
-    return found
-
-
-def _expand_local(path: str, suffixes: tuple[str, ...] | None) -> list[str]:
-    if os.path.isdir(path):
-        return _walk(path, suffixes)
-    if os.path.exists(path):  # before globbing: a file may well be called "a[1].csv"
-        return [path]
-    if not glob.has_magic(path):
-        raise NotFound(f"{path!r} does not exist.")
-    matches = sorted(p for p in glob.glob(path, recursive=True) if not os.path.isdir(p))
-    if not matches:
-        raise NotFound(f"No file matches {path!r}.")
-    return matches
-
-
-def _walk(folder: str, suffixes: tuple[str, ...] | None) -> list[str]:
-    def refuse(error: OSError) -> None:
-        raise NotFound(f"Folder {error.filename!r} cannot be read: {error.strerror}.") from error
-
-    found = []
-    for where, folders, names in os.walk(folder, followlinks=True, onerror=refuse):
-        folders[:] = [name for name in folders if name[0] not in "._"]
-        found += [os.path.join(where, name) for name in names if wanted(name, suffixes)]
-    if not found:
-        raise NotFound(
-            f"Folder {folder!r} holds no file" + (f" ending in {' or '.join(suffixes)}." if suffixes else ".")
+        yield from (
+            find.remote_files(text, suffixes) if is_remote(text) else find.local_files(local_path(text), suffixes)
         )
-    return sorted(found)
-
-
-def wanted(name: str, suffixes: tuple[str, ...] | None) -> bool:
-    """Whether a file found in a folder is data: not hidden, and of the right kind."""
-    return name[0] not in "._" and (suffixes is None or name.lower().endswith(suffixes))
 
 
 def file_size(path: str) -> int:

@@ -146,11 +146,11 @@ class DocumentSource:
     """A `RowSource` whose rows are whole files."""
 
     def __init__(self, paths: Sequence[str], encoding: str, max_document: int, on_error: OnError) -> None:
-        self.paths, self.encoding, self.max_document, self._on_error = pa.array(paths), encoding, max_document, on_error
+        self.paths, self.encoding, self.max_document, self._on_error = paths, encoding, max_document, on_error
 
     @property
     def remote(self) -> bool:
-        return storage.any_remote(path.as_py() for path in self.paths)
+        return storage.any_remote(self.paths)
 
     @property
     def label(self) -> str:
@@ -169,12 +169,12 @@ class DocumentSource:
     def fetch_nbytes(self, rows: int) -> int:
         """Twice the mean of a few files, for bytes and text."""
         step = max(1, len(self.paths) // 16)
-        some = [storage.file_size(self.paths[i].as_py()) for i in range(0, len(self.paths), step)]
+        some = [storage.file_size(self.paths[i]) for i in range(0, len(self.paths), step)]
         return 2 * rows * (sum(some) // len(some) + 64)
 
     def fetch(self, rows: np.ndarray) -> tuple[np.ndarray, list[bytes | BadData]]:
         """The files' bytes."""
-        return rows, [self._read(self.paths[int(row)].as_py()) for row in rows]
+        return rows, [self._read(self.paths[int(row)]) for row in rows]
 
     def _read(self, path: str) -> bytes | BadData:
         try:
@@ -197,7 +197,7 @@ class DocumentSource:
         texts: list[str] = []
         places: list[str] = []
         for row, data in zip(fetched[0], fetched[1], strict=True):
-            path = self.paths[int(row)].as_py()
+            path = self.paths[int(row)]
             try:
                 if isinstance(data, BadData):
                     raise data
@@ -217,5 +217,5 @@ class DocumentSource:
     def fingerprint(self) -> str:
         digest = hashlib.blake2b(self.encoding.encode(), digest_size=16)
         for path in self.paths:
-            digest.update(f"{path.as_py()}\0{storage.stamp(path.as_py())}\n".encode())
+            digest.update(f"{path}\0{storage.stamp(path)}\n".encode())
         return digest.hexdigest()

@@ -28,21 +28,19 @@ class LineFiles:
     """Units of lines over several files. Sizes are asked for at first use."""
 
     def __init__(self, paths: Sequence[str], max_line: int) -> None:
-        self.paths, self.max_line, self.range_nbytes = list(paths), max_line, RANGE_NBYTES
+        self.paths, self.max_line, self.range_nbytes = paths, max_line, RANGE_NBYTES
 
     @cached_property
     def sizes(self) -> np.ndarray:
         """Bytes of each file."""
-        return np.array([storage.file_size(path) for path in self.paths], np.int64)
+        return np.fromiter(map(storage.file_size, self.paths), np.int64, len(self.paths))
 
     @cached_property
     def first_unit(self) -> np.ndarray:
         """The number of each file's first unit, and the number of all units."""
-        counts = [
-            max(1, -(-int(n) // self.range_nbytes)) if compression_of(path) is None else 1
-            for path, n in zip(self.paths, self.sizes, strict=True)
-        ]
-        return np.cumsum([0, *counts])
+        packed = np.fromiter((compression_of(path) is not None for path in self.paths), np.bool_, len(self.paths))
+        counts = np.where(packed, 1, np.maximum(1, -(-self.sizes // self.range_nbytes)))
+        return np.concatenate(([0], np.cumsum(counts)))
 
     def locate(self, unit: int) -> tuple[int, int]:
         """File number and range number of a unit."""

@@ -14,7 +14,7 @@ one means reading everything once.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ from penstock.core.schema import Schema
 from penstock.core.source import BLOCK_NBYTES, OnError, blocks_from
 from penstock.sources import storage
 from penstock.sources.example_columns import Frames
+from penstock.sources.name_sorter import chunks
 from penstock.sources.shards import IndexedShards, StreamedShards
 from penstock.sources.span_index import SpanIndex, fetch_estimate, place
 from penstock.sources.tfrecord_index import FRAME, FrameWalk, stream
@@ -57,7 +58,7 @@ class FetchedFrames:
     data: bytes
     offsets: np.ndarray
     lengths: np.ndarray
-    wheres: tuple[list[str], np.ndarray, np.ndarray]
+    wheres: tuple[Sequence[str], np.ndarray, np.ndarray]
 
     @property
     def nbytes(self) -> int:
@@ -114,8 +115,9 @@ class TFRecordUnits(IndexedShards[Parser, FrameWalk]):
         """(file, first record, records, offset, bytes) of each unit."""
         if self._units is None:
             self.index.tell_damage(self._on_error)
-            found = [self._cut(file) for file in range(len(self.paths))]
-            self._units = np.concatenate(found) if found else np.empty((0, 5), np.int64)
+            # Joined now and then: an array for each of a million files would weigh more than the units.
+            files = chunks(range(len(self.paths)), 4096)
+            self._units = np.concatenate([np.concatenate([self._cut(file) for file in some]) for some in files])
         return self._units
 
     def _cut(self, file: int) -> np.ndarray:

@@ -6,7 +6,7 @@ Does not cover: finding samples (sources/tar_index.py), decoding them (sources/t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +29,7 @@ class FetchedSamples:
     """The stretches of some samples, and where they stand; None is a sample that is too large to be read."""
 
     data: list[bytes | None]
-    wheres: tuple[list[str], np.ndarray, np.ndarray]
+    wheres: tuple[Sequence[str], np.ndarray, np.ndarray]
 
     @property
     def nbytes(self) -> int:

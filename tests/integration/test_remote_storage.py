@@ -91,6 +91,22 @@ def test_globs_are_listed_page_by_page_and_only_where_they_may_match(gate, monke
     assert len(gate.seen) == 1 + 3 + 3 and not [request for request in gate.seen if "test" in request]
 
 
+def test_wildcards_in_the_name_of_a_bucket(gate, monkeypatch):
+    import s3fs
+
+    fs = s3fs.S3FileSystem()
+    for bucket in ("site-a", "site-b", "other"):
+        fs.mkdir(bucket)
+        for name in ("x1.bin", "x2.bin", "y/x1.bin"):
+            fs.pipe(f"{bucket}/day/{name}", b"x")
+    monkeypatch.setattr(remote_walk, "PAGE_KEYS", 1)
+    in_both = [f"s3://site-{c}/day/x{i}.bin" for c in "ab" for i in (1, 2)]
+    assert storage.expand("s3://site-*/day/*.bin") == in_both
+    assert storage.expand("s3://site-?/day/x1.bin") == in_both[::2]
+    with pytest.raises(NotFound, match="No file matches"):
+        storage.expand("s3://nowhere-*/day/*.bin")
+
+
 def test_the_stamp_follows_the_object(gate):
     import s3fs
 
@@ -211,6 +227,32 @@ class PlainFile(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.do_HEAD()
         self.wfile.write(DATA[:1000])
+
+
+class Index(BaseHTTPRequestHandler):
+    """A page of links, as web servers show a folder; one of them leads out of it."""
+
+    def do_GET(self) -> None:
+        page = b"".join(b'<a href="%s">x</a>' % name for name in (b"b.bin", b"a.bin", b"c.txt", b"/out/d.bin"))
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    def log_message(self, *args: object) -> None:
+        """Silent."""
+
+
+def test_a_glob_over_a_web_page_of_links():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Index)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}/data"
+    try:
+        assert storage.expand(f"{url}/*.bin") == [f"{url}/a.bin", f"{url}/b.bin"]
+        assert not remote.filesystem(url)[0].dircache
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_a_web_server_without_ranges_is_read_right():

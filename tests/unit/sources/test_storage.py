@@ -81,7 +81,7 @@ def test_remote_folders_and_globs_are_expanded_alike():
     for name in ("b.csv", "a.csv", "_x.csv", "s/c.csv", "t.txt"):
         memory.pipe(f"/expand-test/{name}", b"1")
     assert storage.expand("memory://expand-test", suffixes=(".csv",)) == [
-        f"memory:///expand-test/{name}" for name in ("a.csv", "b.csv", "s/c.csv")
+        f"memory://expand-test/{name}" for name in ("a.csv", "b.csv", "s/c.csv")
     ]
     assert len(storage.expand("memory://expand-test/*.csv")) == 3
     with pytest.raises(NotFound, match="No file matches"):

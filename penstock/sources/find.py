@@ -1,0 +1,185 @@
+"""The files of a dataset that is made of shards: every name found, in a fixed order, none of them held for long.
+
+Covers: folders, globs and single files, local and remote; packing many names into an index on disk.
+Does not cover: labels and lists that are kept between runs (sources/scan.py), reading files (sources/storage.py).
+
+Names go from the listing through a sorter that spills to disk into a mapped index. A million names of shards would be
+100 MB of Python strings, in each process that reads them.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import itertools
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from penstock.core.errors import InvalidInput, NotFound
+from penstock.sources import remote, remote_glob, remote_walk
+from penstock.sources.cache_folder import cache_folder, clear_old, partial
+from penstock.sources.listing import IndexWriter, PathIndex
+from penstock.sources.name_sorter import NameSorter, chunks
+
+HELD = 4096
+"""Names that are simply a list; more are packed."""
+
+FEW = 16384
+"""Names that are Python objects at the same time: about 3 MB."""
+
+Suffixes = tuple[str, ...] | None
+
+
+def pack(names: Iterable[str]) -> Sequence[str]:
+    """Names in the order given: a list of a few, an index on disk of many."""
+    stream = iter(names)
+    held = list(itertools.islice(stream, HELD + 1))
+    if not held:
+        raise InvalidInput("No path was given: the list is empty.")
+    if len(held) <= HELD:
+        return held
+    folder = cache_folder()
+    with partial(folder) as kept:
+        writer = IndexWriter(kept.file)
+        for chunk in itertools.chain([held], chunks(stream, FEW)):
+            writer.add(np.array([os.fsencode(name) for name in chunk], dtype=bytes))
+        path = kept.keep(f"listing-{writer.finish(root='')}")
+    clear_old(folder)
+    return PathIndex(path)
+
+
+def local_files(path: str, suffixes: Suffixes) -> Iterator[str]:
+    """The files of a local folder (sorted), of a glob (sorted), or the one file there is."""
+    if os.path.isdir(path):
+        ending = f" ending in {' or '.join(suffixes)}" if suffixes else ""
+        return _sorted(_below(path, suffixes), f"Folder {path!r} holds no file{ending}.")
+    if os.path.exists(path):  # before globbing: a file may well be called "a[1].csv"
+        return iter([path])
+    if not glob.has_magic(path):
+        raise NotFound(f"{path!r} does not exist.")
+    return _sorted(_matching(path), f"No file matches {path!r}.")
+
+
+def _sorted(names: Iterable[str], missing: str) -> Iterator[str]:
+    sorter = NameSorter()
+    for chunk in chunks(names, FEW):
+        sorter.add([os.fsencode(name) for name in chunk])
+    if not sorter.count:
+        raise NotFound(missing)
+    for part in sorter.sorted():
+        for some in chunks(part, FEW):
+            yield from map(os.fsdecode, some)
+
+
+def _below(folder: str, suffixes: Suffixes) -> Iterator[str]:
+    """Files in a folder and the folders in it; a link back to a folder above is not followed."""
+    stack: list[tuple[str, tuple[tuple[int, int], ...]]] = [(folder, ())]
+    while stack:
+        where, above = stack.pop()
+        with _readable(where):
+            status = os.stat(where)
+            identity = (status.st_dev, status.st_ino)
+            if identity in above:
+                continue
+            with os.scandir(where) as entries:
+                for entry in entries:
+                    if entry.name[0] in "._":
+                        continue
+                    if entry.is_dir():
+                        stack.append((entry.path, (*above, identity)))
+                    elif not suffixes or entry.name.lower().endswith(suffixes):
+                        yield entry.path
+
+
+def _matching(path: str) -> Iterator[str]:
+    """Files that a glob means. `glob` finds the folders; their files are looked at one by one, for it would list them.
+
+    A folder that cannot be read is an error: `glob` would leave its files out and say nothing.
+    """
+    head, tail = os.path.split(path)
+    if tail == "**":
+        head, tail = path, "*"
+    lead = os.path.join(head, "") if head else ""
+    hidden = tail.startswith(".") or not glob.has_magic(tail)  # as in a shell, "*" does not match hidden names
+    matches = re.compile(fnmatch.translate(tail) if glob.has_magic(tail) else re.escape(tail) + r"\Z").match
+    folders = set(glob.glob(lead, recursive=True)) if glob.has_magic(lead) else {lead}
+    if set(head.split("/")) == {"**"}:
+        folders.add("")  # "**" may be no folder at all, which `glob` has no name for here
+    for folder in sorted(folders):
+        if folder and not os.path.isdir(folder):
+            continue
+        with _readable(folder), os.scandir(folder or ".") as entries:
+            for entry in entries:
+                name = entry.name
+                if matches(name) and (hidden or name[0] != ".") and not entry.is_dir():
+                    yield folder + name
+
+
+@contextmanager
+def _readable(folder: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise NotFound(f"Folder {folder!r} cannot be read: {error.strerror}.") from error
+
+
+def remote_files(url: str, suffixes: Suffixes) -> Iterator[str]:
+    """The files of a remote folder (sorted), of a glob (sorted), or the URL itself."""
+    if "::" in url:
+        return iter([url])  # a chained URL names one file: its listing could not be written back as URLs
+    head = url.partition("://")[0]
+    fs, path = remote.filesystem(url)
+    if glob.has_magic(path) and not (head.startswith("http") and "*" not in path):
+        return _sorted(_matching_urls(url), f"No file matches {url!r}.")
+    if head.startswith("http") or remote.retried(url, lambda: fs.isfile(path)):
+        return iter([url])
+    ending = f" ending in {' or '.join(suffixes)}" if suffixes else ""
+    found = _walked(url.rstrip("/"), remote_walk.Visible(suffixes or ()))
+    return _sorted(found, f"{url} does not exist or holds no file{ending}.")
+
+
+def _matching_urls(url: str) -> Iterator[str]:
+    pattern = remote_glob.split(url)
+    if pattern is not None:
+        return _walked(*pattern)
+    head, _, path = url.partition("://")
+    bucket, slash, rest = path.partition("/")
+    if not head.startswith("http") and glob.has_magic(bucket) and rest:
+        return itertools.chain.from_iterable(
+            _in_bucket(f"{head}://{name}{slash}{rest}") for name in _named(head, bucket)
+        )
+    return _globbed(url)
+
+
+def _named(head: str, pattern: str) -> list[str]:
+    """Buckets by a pattern of their names. `glob` of s3fs refuses to look for them."""
+    url = f"{head}://{pattern}"
+    fs = remote.filesystem(url)[0]
+    there = remote.retried(url, lambda: fs.ls("", detail=False))
+    return sorted(fnmatch.filter((name.strip("/") for name in there), pattern))
+
+
+def _in_bucket(url: str) -> Iterator[str]:
+    if glob.has_magic(url.partition("://")[2]):
+        return _matching_urls(url)
+    fs, path = remote.filesystem(url)
+    return iter([url] if remote.retried(url, lambda: fs.isfile(path)) else [])
+
+
+def _globbed(url: str) -> Iterator[str]:
+    """What fsspec finds by itself: a web server's page has to be taken whole."""
+    head = url.partition("://")[0]
+    fs, path = remote.filesystem(url)
+    found = remote.retried(url, lambda: [p for p, info in fs.glob(path, detail=True).items() if info["type"] == "file"])
+    fs.dircache.clear()  # fsspec keeps a dict a file for ever otherwise
+    return (name if name.startswith(f"{head}://") else f"{head}://{name}" for name in found)
+
+
+def _walked(root: str, choice: remote_walk.Choice) -> Iterator[str]:
+    for names in remote_walk.walk(root, choice):
+        for name in names:
+            yield f"{root}/{name}"

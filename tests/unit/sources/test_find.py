@@ -1,0 +1,143 @@
+"""Names of shard files: what a glob means, the order, and how little many of them hold."""
+
+from __future__ import annotations
+
+import gc
+import glob
+import os
+import pickle
+import tracemalloc
+
+import pytest
+
+from penstock.core.errors import NotFound
+from penstock.read.json import read_json
+from penstock.read.tfrecord import read_tfrecords
+from penstock.read.webdataset import read_webdataset
+from penstock.sources import find, storage
+from penstock.sources.listing import PathIndex
+from penstock.sources.tfrecord_write import encode_example, write_records
+
+MANY = 20_000
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """Hard links to one small file, in four folders."""
+    root = tmp_path_factory.mktemp("many")
+    (root / "seed").write_text('{"a": 1}\n')
+    for i in range(MANY):
+        folder = root / f"part-{i % 4}"
+        folder.mkdir(exist_ok=True)
+        os.link(root / "seed", folder / f"shard-{i:07d}-of-{MANY:07d}.jsonl")
+    return root
+
+
+@pytest.fixture
+def tree(tmp_path):
+    for name in ("b.csv", "a.csv", ".h.csv", "a/x.csv", "a/.h/y.csv", "a-b/x.csv", "a-b/deep/x.csv", "é/[1].csv", "d.csv/x.csv"):  # fmt: skip  # noqa: E501
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    (tmp_path / "broken.csv").symlink_to(tmp_path / "nowhere")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["*.csv", "*", "**", "**/*.csv", "*/x.csv", "**/x.csv", "a*/**/x.csv", ".*.csv", "a/.*/*", "?/*", "[ab].csv",
+     "é/[[]*", "**/**/x.csv", "./*.csv", "../*/b.csv"],
+)  # fmt: skip
+@pytest.mark.parametrize("absolute", [True, False], ids=["absolute", "relative"])
+def test_a_glob_means_what_it_means_to_python(tree, monkeypatch, pattern, absolute):
+    monkeypatch.chdir(tree)
+    written = f"{tree}/{pattern}" if absolute else pattern
+    assert storage.expand(written) == sorted({p for p in glob.glob(written, recursive=True) if not os.path.isdir(p)})
+
+
+def test_a_link_back_to_its_folder_is_not_followed(tree):
+    plain = storage.expand(tree, suffixes=(".csv",))
+    (tree / "a" / "round").symlink_to(tree, target_is_directory=True)
+    assert storage.expand(tree, suffixes=(".csv",)) == plain
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is closed to root")
+def test_a_folder_that_cannot_be_read_is_not_left_out(tree):
+    (tree / "a").chmod(0)
+    try:
+        with pytest.raises(NotFound, match="'.*/a/?' cannot be read: Permission denied"):
+            storage.expand(f"{tree}/*/*.csv")
+    finally:
+        (tree / "a").chmod(0o700)
+
+
+def test_many_names_are_the_same_names_packed(many, monkeypatch):
+    pattern = f"{many}/*/*.jsonl"
+    packed = storage.expand(pattern)
+    assert isinstance(packed, PathIndex) and len(packed) == MANY
+    assert list(packed) == sorted(glob.glob(pattern))
+    assert packed[-1] == packed[MANY - 1] and packed[2:9:3] == [packed[2], packed[5], packed[8]]
+    assert storage.expand(many, suffixes=(".jsonl",))[:] == packed[:]
+    assert storage.expand([pattern, f"{many}/seed"])[-1] == f"{many}/seed"
+    monkeypatch.setattr(find, "HELD", MANY)
+    assert storage.expand(pattern) == packed[:]
+
+
+def test_many_names_hold_next_to_nothing(many):
+    """As a list they take 130 bytes each; packed, they are pages of a file."""
+    tracemalloc.start()
+    try:
+        packed = storage.expand(f"{many}/*/*.jsonl")
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held / len(packed) < 16
+    assert len(pickle.dumps(packed)) < 1000
+
+
+def test_a_reader_of_many_lines_files_holds_numbers_only(many):
+    tracemalloc.start()
+    try:
+        source = read_json(f"{many}/*/*.jsonl").node.step.source
+        assert source.num_units() == MANY
+        held = tracemalloc.get_traced_memory()[0]
+        block = next(source.open(MANY - 1))
+    finally:
+        tracemalloc.stop()
+    assert block.columns["a"].tolist() == [1]
+    assert held / MANY < 40  # sizes and first units, 16 bytes a file, and what reading imports
+
+
+def test_an_index_of_many_files_holds_numbers_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(find, "HELD", 10)
+    count = 2000
+    write_records(tmp_path / "seed", (encode_example({"y": i}) for i in range(2)))
+    for i in range(count):
+        os.link(tmp_path / "seed", tmp_path / f"{i:05d}.tfrecord")
+    read_tfrecords(f"{tmp_path}/0000*.tfrecord", {"y": "int64"}).node.step.source.num_rows()  # imports, compiles
+    tracemalloc.start()
+    try:
+        source = read_tfrecords(f"{tmp_path}/*.tfrecord", {"y": "int64"}).node.step.source
+        assert source.num_rows() == 2 * count
+        source.index._maps.clear()  # the last few that were looked at
+        gc.collect()
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held / count < 100  # a name each, where it is and how it ended took 500
+    assert pickle.loads(pickle.dumps(source)).num_rows() == 2 * count
+
+
+def test_a_range_of_tars_is_not_written_out_first(tmp_path):
+    with pytest.raises(NotFound, match="'.*/000000.tar' does not exist"):
+        tracemalloc.start()
+        try:
+            read_webdataset(f"{tmp_path}/{{000000..999999}}.tar")
+        finally:
+            most = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+    assert most < 10_000_000
