@@ -1,7 +1,7 @@
 """How far forecasts are off: predicted against really measured peaks.
 
 Run: python benchmarks/forecast_error.py [STACK or STACK/MODEL ...]      such as torch or keras-jax/cnn; default: all
-Writes benchmarks/results/forecast_error.json and .md; what is not named keeps the numbers and the date it has there.
+Writes benchmarks/results/forecast_error.json and .md; what is not named keeps its numbers, date and machine.
 Covers: the models that the choice of probes was tuned on and others that it was not (forecast_models.py), whole
 batches, batches in parts, bfloat16 and rematerialisation.
 Does not cover: devices.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import os
 import signal
 import subprocess
@@ -44,6 +45,7 @@ WAYS = {
     "remat": "rematerialised",
     "loose": "default malloc",
 }
+STATED = ("whole", "split", "bf16", "remat")
 AIM = 0.10
 
 Row = dict[str, Any]
@@ -113,10 +115,21 @@ def measure(stack: str, kind: str) -> Row:
     ways += [way for way in ("bf16", "remat") if way in said]
     ways += ["loose"] if kind == "cnn" and stack in ("torch", "keras-tensorflow") else []
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    row = {"stack": stack, "model": kind, "date": date, "said": said}
+    row = {"stack": stack, "model": kind, "date": date, "where": whereabouts(), "said": said}
     row["real"] = {way: in_child(stack, kind, way) for way in ways}
     print(json.dumps(row), flush=True)
     return row
+
+
+def whereabouts() -> str:
+    """The processor, and what oneDNN was told about it: kernels and their working memory depend on both."""
+    isa = os.environ.get("ONEDNN_MAX_CPU_ISA", "")
+    return f"{machine()['cpu']}{f', ONEDNN_MAX_CPU_ISA={isa}' if isa else ''}"
+
+
+def stated(rows: list[Row]) -> dict[str, float]:
+    """The error that forecasts state for each stack: the worst of all of its rows, rounded up to a whole percent."""
+    return {stack: math.ceil(miss * 100) / 100 for stack, miss in worst(rows, MODELS, STATED).items()}
 
 
 def misses(row: Row) -> dict[str, float]:
@@ -136,14 +149,14 @@ def worst(rows: list[Row], kinds: tuple[str, ...], ways: tuple[str, ...]) -> dic
 
 def lines(rows: list[Row]) -> str:
     """The results as a Markdown table."""
-    out = ["| stack | model | | how | forecast | measured | error | date |", "|---" * 8 + "|"]
+    out = ["| stack | model | | how | forecast | measured | error | date | machine |", "|---" * 9 + "|"]
     for row in rows:
         group = "held out" if row["model"] in HELD_OUT else "tuned on"
         for way, miss in misses(row).items():
             said, found = row["said"]["whole" if way == "loose" else way], row["real"][way]
             missed = " **over 10 %**" if abs(miss) > AIM and way != "loose" else ""
             cells = [row["stack"], row["model"], group, WAYS[way], f"{said / 1e6:.0f} MB", f"{found / 1e6:.0f} MB"]
-            out.append("| " + " | ".join([*cells, f"{miss:+.1%}{missed}", row["date"]]) + " |")
+            out.append("| " + " | ".join([*cells, f"{miss:+.1%}{missed}", row["date"], row["where"]]) + " |")
     return "\n".join(out)
 
 
@@ -159,16 +172,19 @@ def summary(rows: list[Row]) -> str:
     for name, kinds, ways in groups:
         found = worst(rows, kinds, ways)
         out.append(f"| {name} | " + " | ".join(f"{found[s]:.1%}" if s in found else "-" for s in STACKS) + " |")
+    all_of = stated(rows)
+    out.append(
+        "| stated by forecasts | " + " | ".join(f"{all_of[s]:.0%}" if s in all_of else "-" for s in STACKS) + " |"
+    )
     return "\n".join(out)
 
 
-def page(rows: list[Row], where: dict[str, Any]) -> str:
+def page(rows: list[Row]) -> str:
     """The results for people."""
-    isa = f"ONEDNN_MAX_CPU_ISA={where['isa']}, since AMX instructions are illegal here. " if where["isa"] else ""
     return (
         f"# Forecast against measured peak\n\nBatch {BATCH}, AdamW; probes of at most {PROBED} rows; {STEPS} guarded "
-        f"steps. The aim is 10 %. {where['cores']} cores, {where['cpu']}. Each number is one run, "
-        f"of the day beside it. {isa}Written by `benchmarks/forecast_error.py`.\n\n{summary(rows)}\n\n"
+        f"steps. The aim is 10 %. Each number is one run, of the day and on the machine beside it. Written by "
+        f"`benchmarks/forecast_error.py`.\n\n{summary(rows)}\n\n"
         "How probes are chosen was tuned on some of the models; the held-out ones were added afterwards. bfloat16 and "
         "rematerialisation are forecast as a plain `forecast` compares them, with fewer probes.\n\n"
         f"{lines(rows)}\n\n"
@@ -186,17 +202,15 @@ def bfloat16_works() -> dict[str, str]:
 
 def write(rows: list[Row]) -> None:
     """The numbers and the page, from the numbers alone."""
-    where = machine() | {"isa": os.environ.get("ONEDNN_MAX_CPU_ISA", "")}
     rows.sort(key=lambda row: (STACKS.index(row["stack"]), MODELS.index(row["model"])))
-    RESULTS.write_text(json.dumps({"machine": where, "rows": rows}, indent=1) + "\n")
-    RESULTS.with_suffix(".md").write_text(page(rows, where))
+    RESULTS.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
+    RESULTS.with_suffix(".md").write_text(page(rows))
 
 
 def main(words: list[str]) -> None:
     """Measure, and write the page after each line."""
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     rows: list[Row] = known["rows"] if isinstance(known, dict) and "rows" in known else []
-    write(rows)
     todo = [pair for word in words for pair in pairs(word)]
     os.environ |= bfloat16_works()
     with ThreadPoolExecutor(JOBS) as pool:
@@ -210,6 +224,8 @@ def main(words: list[str]) -> None:
 def pairs(word: str) -> list[tuple[str, str]]:
     """'torch' is all of its models, 'torch/cnn' one."""
     stack, _, kind = word.partition("/")
+    if stack not in STACKS or kind not in ("", *MODELS):
+        raise SystemExit(f"{word!r} is none of {', '.join(STACKS)}, alone or with one of /{', /'.join(MODELS)}.")
     return [(stack, name) for name in MODELS if kind in ("", name)]
 
 

@@ -1,8 +1,8 @@
 """What the guard costs when nothing happens: guarded training against plain training on the same batches.
 
-Run: python benchmarks/guard_overhead.py [CASE ...] [--rounds N]      default: all cases, 40 rounds
-Each case runs in a process of its own; results/guard_overhead.json and .md are written after each one, cases that are
-not named keep their numbers and date.
+Run: python -m benchmarks.guard_overhead [CASE ...] [--rounds N] [--dry]      default: all cases, 24 rounds
+Each case runs in a process of its own and prints its numbers; results/guard_overhead.json and .md are written after
+each one unless --dry is given. Cases that are not named keep their numbers and date.
 Covers: a plain torch loop (whole and in four micro-batches), and `model.fit` on Keras' three backends.
 Does not cover: batches that do not fit.
 
@@ -16,6 +16,7 @@ of the process.
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import itertools
 import json
@@ -36,7 +37,7 @@ sys.path[:0] = [str(ROOT)]  # so that it also runs as a file
 
 from benchmarks.report import machine  # noqa: E402
 
-BATCH, STEPS, WARM, ROUNDS = 128, 4, 4, 40
+BATCH, STEPS, WARM, ROUNDS = 128, 4, 4, 24
 CASES = ("torch", "torch-split", "keras-torch", "keras-tensorflow", "keras-jax")
 RESULTS = ROOT / "benchmarks/results/guard_overhead.json"
 TARGET = 1.02
@@ -213,7 +214,7 @@ def in_child(case: str, rounds: int) -> dict[str, Any]:
     """Measure one case in a process of its own."""
     backend = case.removeprefix("keras-") if case.startswith("keras") else "torch"
     env = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-W", "ignore", __file__, "measure", case, str(rounds)]
+    command = [sys.executable, "-W", "ignore", __file__, case, "--rounds", str(rounds), "--here"]
     done = subprocess.run(command, env=env, check=False, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{case} failed:\n{done.stderr[-3000:]}")
@@ -255,21 +256,36 @@ def page(rows: list[dict[str, Any]], where: dict[str, Any]) -> str:
     ) + "\n".join([*lines, ""])
 
 
-def main(cases: list[str], rounds: int) -> None:
+def main(cases: list[str], rounds: int, *, dry: bool) -> None:
     """Measure case by case, and write the page after each."""
     rows = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
     for case in cases:
         found = in_child(case, rounds)
+        if dry:
+            continue
         rows = sorted([row for row in rows if row["case"] != case] + [found], key=lambda row: CASES.index(row["case"]))
         where = machine()
         RESULTS.write_text(json.dumps({"machine": where, "rows": rows}, indent=1) + "\n")
         RESULTS.with_suffix(".md").write_text(page(rows, where))
 
 
+def options() -> argparse.Namespace:
+    """What the command line says."""
+    parser = argparse.ArgumentParser(description="What the guard costs when nothing happens.")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"default: all of {', '.join(CASES)}")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="pairs of turns per case (default %(default)s)")
+    parser.add_argument("--dry", action="store_true", help="print the numbers; write no results")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    found = parser.parse_args()
+    wrong = sorted(set(found.cases) - set(CASES))
+    if wrong or found.rounds < 1:
+        parser.error(f"no such case: {', '.join(wrong)}" if wrong else "--rounds must be at least 1")
+    return found
+
+
 if __name__ == "__main__":
-    words = sys.argv[1:]
-    if words[:1] == ["measure"]:
-        print(json.dumps(measure(words[1], int(words[2]))))
+    asked = options()
+    if asked.here:  # the process of one case
+        print(json.dumps(measure(asked.cases[0], asked.rounds)))
     else:
-        at = words.index("--rounds") if "--rounds" in words else len(words)
-        main(words[:at] or list(CASES), int(words[at + 1]) if at < len(words) else ROUNDS)
+        main(asked.cases or list(CASES), asked.rounds, dry=asked.dry)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.child import Again, Build
+from benchmarks.child import Again, Build, start_numba
 from benchmarks.rows import BATCH, BLOCK, FEATURES, cut, files_of, race_table, tf_generator
 
 NAMES = [f"f{i}" for i in range(FEATURES)]
@@ -41,11 +41,11 @@ def jsonl(files: int, chunks: int) -> Path:
 
 def penstock(path: str) -> Build:
     """The quick start, repeated."""
-    import numba  # noqa: F401  (penstock imports it when a reader needs it; an import is not growth)
     import pyarrow.json  # noqa: F401
 
     import penstock as ps
 
+    start_numba()
     return lambda: ps.read_json(f"{path}/*.jsonl", label="label").shuffle(seed=1).batch(BATCH, drop_last=True).repeat()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.child import Again, Build
+from benchmarks.child import Again, Build, start_numba
 from benchmarks.rows import BATCH, BLOCK, FEATURES, cut
 
 NAMES = [f"f{i}" for i in range(FEATURES)]
@@ -21,9 +21,10 @@ QUERY = f"select {', '.join(NAMES)}, label from numbers"
 def penstock(path: str) -> Build:
     """Ranges of the key, read in parallel and shuffled."""
     import adbc_driver_postgresql.dbapi  # noqa: F401  (penstock imports both when a reader needs them)
-    import numba  # noqa: F401
 
     import penstock as ps
+
+    start_numba()
 
     def build() -> Any:
         query = QUERY.replace("label from", "label, id from")

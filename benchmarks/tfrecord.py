@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.child import Build
+from benchmarks.child import Build, start_numba
 from benchmarks.rows import BATCH, BLOCK, FEATURES, TF_BLOCK, race_table, tf_rows
 
 IMAGES, SIDE = 32, 224
@@ -17,10 +17,9 @@ SHUFFLED_IMAGES = 1000
 
 def penstock(path: str) -> Build:
     """The quick start, repeated; checksums are checked, as tf.data does."""
-    import numba  # noqa: F401  (penstock imports it when a reader needs it; an import is not growth)
-
     import penstock as ps
 
+    start_numba()
     return lambda: (
         ps.read_tfrecords(f"{path}/*.tfrecord", label="y").shuffle(seed=1).batch(BATCH, drop_last=True).repeat()
     )
@@ -88,10 +87,11 @@ def tf_blocks(path: str) -> Build:
 def penstock_jpeg(path: str) -> Build:
     """Pictures in records; the frame index makes the shuffle exact."""
     import cv2  # noqa: F401
-    import numba  # noqa: F401
     import simplejpeg  # noqa: F401
 
     import penstock as ps
+
+    start_numba()
 
     def build() -> Any:
         found = ps.read_tfrecords(f"{path}/*.tfrecord", label="label", images="image", size=(SIDE, SIDE))
