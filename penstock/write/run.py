@@ -162,7 +162,7 @@ def _started(folder: Folder, made_by: dict[str, Any], overwrite: bool) -> Manife
     if found is not None and not overwrite:
         raise InvalidInput(
             f"write: {folder.path('')!r} holds shards of other data or other options. "
-            "Choose another folder, or give overwrite=True."
+            "Choose another folder, or overwrite them: overwrite=True, --overwrite."
         )
     for shard in () if found is None else found.shards:
         folder.remove(shard["file"])
