@@ -144,15 +144,28 @@ def column_value(column: Column, index: int) -> Any:
     if isinstance(column, np.ndarray):
         return column[index]
     scalar = column[index]
-    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+    if _is_list(column.type):
         return None if not scalar.is_valid else _list_value(scalar.values)
     return scalar.as_py()
 
 
-def _list_value(values: pa.Array) -> Any:
+def _list_value(values: pa.Array) -> np.ndarray:
+    """A list as an array: lists of lists of one length as one array of more dimensions, others as an array each."""
+    if _is_list(values.type):
+        lengths = pc.min_max(pc.list_value_length(values))
+        if len(values) and not values.null_count and lengths["min"] == lengths["max"]:
+            flat = _list_value(values.flatten())
+            if flat.dtype != object:
+                return flat.reshape(len(values), lengths["min"].as_py(), *flat.shape[1:])
+        return as_objects(values)
     if pa.types.is_nested(values.type) or pa.types.is_string(values.type) or pa.types.is_binary(values.type):
         return np.array(values.to_pylist(), dtype=object)
-    return values.to_numpy(zero_copy_only=False)
+    found: np.ndarray = values.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def take_column(column: Column, rows: np.ndarray) -> Column:

@@ -402,3 +402,14 @@ def test_records_that_are_no_examples(tmp_path):
     write_records(str(tmp_path / "a"), [b"\xff\xff\xff"] * 3)
     with pytest.raises(BadData, match="parse=None"):
         read(tmp_path / "a")
+
+
+def test_steps_of_one_length_are_one_array_of_numbers(tmp_path):
+    steps = [[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], [[1.0], [2.0, 3.0]]]
+    (tmp_path / "a.tfrecord").write_bytes(
+        b"".join(frame(encode_sequence_example({}, {"t": [np.float32(s) for s in one]})) for one in steps)
+    )
+    even, uneven = (row["t"] for row in read_tfrecords(tmp_path / "a.tfrecord"))
+    assert even.dtype == np.float32
+    assert even.tolist() == steps[0]
+    assert [step.tolist() for step in uneven] == steps[1]
