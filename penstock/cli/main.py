@@ -10,6 +10,7 @@ import sys
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from penstock import __version__
 from penstock.cli.bench import bench
@@ -28,6 +29,7 @@ app = typer.Typer(
     help="Training jobs that never run out of memory.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
+    pretty_exceptions_show_locals=False,  # they may hold the password of a database
 )
 app.command()(bench)
 app.command()(demo)
@@ -51,14 +53,20 @@ def main() -> None:
     try:
         app()
     except PenstockError as error:
-        Console(stderr=True).print(f"[bold red]penstock:[/] {error}", highlight=False)
+        _tell(str(error))
         sys.exit(1)
     except OSError as error:  # no such folder, no right to write, no space left: the system's own words
-        Console(stderr=True).print(f"[bold red]penstock:[/] {_told(error)}", highlight=False)
+        _tell(_told(error))
         sys.exit(1)
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted")
         sys.exit(130)
+
+
+def _tell(message: str) -> None:
+    """One sentence on stderr, letter by letter: in `penstock[torch]` or data[ab].csv the brackets are no markup."""
+    text = Text.assemble(("penstock:", "bold red"), " ", message)
+    Console(stderr=True).print(text, highlight=False, soft_wrap=True)
 
 
 def _told(error: OSError) -> str:

@@ -6,11 +6,7 @@ Does not cover: predicting (train/keras_predict.py).
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -18,16 +14,18 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from penstock.cli.hush import hushed
 from penstock.cli.train import default_backend
 from penstock.core.errors import InvalidInput, MissingExtra, NotFound
 from penstock.memory.limits import limit
 from penstock.read.recognise import open_any
 from penstock.train.config import BACKENDS, read_config
+from penstock.train.recipe import recipe_of_model
 from penstock.watch.run_folder import CONFIG, MODEL
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="Run folder of penstock train, or the model.keras in it")],
+    model: Annotated[Path, typer.Argument(help="Run folder, its model.keras, or small.keras of penstock shrink")],
     data: Annotated[str, typer.Argument(help="Raw data of any format that penstock train takes; the target may lack")],
     out: Annotated[Path, typer.Option(help="File to write: .parquet, or .npy for numbers")] = Path(
         "predictions.parquet"
@@ -55,8 +53,11 @@ def predict(
         finished = " It is not trained to the end: penstock train --resume --out" if (model / CONFIG).exists() else ""
         raise NotFound(f"There is no model at {file}.{finished and f'{finished} {model}'}")
     os.environ["KERAS_BACKEND"] = _backend(file.parent, backend)
-    open_any(data, query=query)  # what is not there is told before a framework is loaded
+    if batch < 1 or out.suffix not in (".parquet", ".npy"):
+        raise InvalidInput(f"--batch must be at least 1 (it is {batch}), and --out end in .parquet or .npy ({out}).")
+    open_any(data, query=query)  # what is not there, or not understood, is told before a framework is loaded
     out.parent.mkdir(parents=True, exist_ok=True)
+    recipe_of_model(file)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if memory is not None:
         limit(memory)
@@ -67,7 +68,7 @@ def predict(
 def _written(file: Path, data: str, out: Path, query: str | None, batch: int) -> int:
     """Predict behind a progress bar; returns the rows."""
     try:
-        with _hushed():
+        with hushed():
             from penstock.train.keras_predict import predict as write  # the framework comes in here
     except ModuleNotFoundError as error:
         raise MissingExtra(what="penstock predict", extra=os.environ["KERAS_BACKEND"]) from error
@@ -80,27 +81,6 @@ def _written(file: Path, data: str, out: Path, query: str | None, batch: int) ->
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("predicting", total=None)
         return write(file, data, out, query=query, batch=batch, progress=lambda n: bar.update(task, completed=n))
-
-
-@contextlib.contextmanager
-def _hushed() -> Iterator[None]:
-    """Keep back what native code prints while it is loaded: TensorFlow greets on stderr whatever its log level is.
-
-    If loading fails, it is shown.
-    """
-    sys.stderr.flush()
-    shown = os.dup(2)
-    with tempfile.TemporaryFile() as said:
-        os.dup2(said.fileno(), 2)
-        try:
-            yield
-        except BaseException:
-            said.seek(0)
-            os.write(shown, said.read())
-            raise
-        finally:
-            os.dup2(shown, 2)
-            os.close(shown)
 
 
 def _backend(folder: Path, asked: str | None) -> str:

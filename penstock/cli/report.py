@@ -48,7 +48,7 @@ def report(
         console = Console()
         console.print(summarise(picture))
         path = write_report(picture, out or folder / "report.html")
-        console.print(f"\nReport: {path}", highlight=False, soft_wrap=True)
+        console.print(f"\nReport: {path}", highlight=False, soft_wrap=True, markup=False)
         if open_page:
             webbrowser.open(path.resolve().as_uri())
     if tensorboard is not None:

@@ -7,25 +7,36 @@ Does not cover: the work (penstock.shrink), reading what --data names (shrink_da
 from __future__ import annotations
 
 import json
+import os
+import sys
+import zipfile
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.shrink_data import open_sides
-from penstock.core.errors import PenstockError
+from penstock.cli.hush import hushed
+from penstock.cli.shrink_data import Sides, open_sides
+from penstock.cli.train import default_backend
+from penstock.core.errors import MissingExtra, PenstockError
 from penstock.shrink.frontier import frontier_rows
 from penstock.shrink.recipe import Ways
-from penstock.shrink.report import markdown
+from penstock.shrink.report import Shrunk, markdown
 from penstock.shrink.run import shrink as run_shrink
 from penstock.shrink.search import TargetMissed
+from penstock.train.config import BACKENDS, read_config
+from penstock.train.recipe import keep_recipe
+from penstock.watch.run_folder import CONFIG
+from penstock.watch.run_folder import MODEL as RUN_MODEL
 
 
 def _option(text: str, **more: Any) -> Any:
     return typer.Option(help=text, **more)
 
 
-MODEL = "model.keras, a SavedModel folder, program.pt2, script.pt, or net.py:build (a function that makes the model)"
+MODEL = (
+    "model.keras, a run folder, a SavedModel folder, program.pt2, script.pt, or net.py:build (a function that makes it)"
+)
 
 # Every option says what it is for, with an example.
 Model = Annotated[str, typer.Argument(help=MODEL)]
@@ -87,6 +98,10 @@ def shrink(
 ) -> None:
     """Shrink a model by width, pruning, quantization and distillation, measured before and after.
 
+    Where a run knows how raw data becomes its model's input, `penstock predict small.keras DATA` works too.
+
+    Exit codes: 0 done · 1 nothing meets the target, or a file cannot be written · 2 wrong usage, model or data.
+
     Examples:
 
         penstock shrink model.keras --out small.keras --quantize int8
@@ -99,7 +114,7 @@ def shrink(
 
         penstock shrink saved_model/ --out small.tflite --quantize int8 --data train.npz
 
-        penstock shrink runs/photos/model.keras --out small.keras --to 2MB --data photos/
+        penstock shrink runs/photos --out small.keras --to 2MB --data photos/
     """
     ways: Ways = {
         "width": width, "prune": prune, "structured": structured, "n_m": _ratio(n_m), "quantize": quantize,
@@ -107,19 +122,65 @@ def shrink(
         "teacher": teacher, "epochs": epochs, "learning_rate": learning_rate,
     }  # fmt: skip
     try:
+        model = _ready(model)
         sides = open_sides(model, data, held_out, batch=batch, val=val)
         result = run_shrink(
             model, weights=weights, out=out, data=sides.data, held_out=sides.held_out, export=export,
             to=to, peak=peak, time_limit_s=time_limit, training_peak=True, **ways,
         )  # fmt: skip
     except PenstockError as error:
-        if isinstance(error, TargetMissed):
-            typer.echo(markdown(frontier_rows(error.trials)))
-        typer.echo(f"penstock shrink: {error}", err=True)
-        raise typer.Exit(1 if isinstance(error, TargetMissed) else 2) from error
+        raise _refused(error) from error
+    _tell(result, sides, out, report)
+
+
+def _refused(error: PenstockError) -> typer.Exit:
+    """Say why, and choose the exit code."""
+    if isinstance(error, TargetMissed):
+        typer.echo(markdown(frontier_rows(error.trials)))
+    typer.echo(f"penstock shrink: {error}", err=True)
+    return typer.Exit(1 if isinstance(error, TargetMissed) else 2)
+
+
+def _tell(result: Shrunk, sides: Sides, out: Path, report: Path | None) -> None:
+    """What was measured, and what else was written."""
     typer.echo(str(result) + (f"\n\nHeld out: {sides.kept}." if sides.kept else ""))
+    if (kept := keep_recipe(sides.recipe, out)) is not None:
+        next_step = f"; next: penstock predict {out} DATA --out FILE" if out.suffix == ".keras" else ""
+        typer.echo(f"\nHow raw data becomes its input: {kept}{next_step}")
     if report is not None:
         report.write_text(json.dumps(result.to_json(), indent=2))
+
+
+def _ready(model: str) -> str:
+    """The model's file, that of a run folder if it is one, with its framework loaded."""
+    found = Path(model) / RUN_MODEL
+    file = str(found) if found.exists() else model
+    _choose_backend(Path(file).parent)
+    _load_framework(file)
+    return file
+
+
+def _choose_backend(folder: Path) -> None:
+    """The backend of the model's run, or one that is installed: Keras by itself takes TensorFlow or nothing."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if "KERAS_BACKEND" in os.environ or "keras" in sys.modules:
+        return
+    if (folder / CONFIG).exists():
+        os.environ["KERAS_BACKEND"] = read_config(folder).backend
+    elif not (Path.home() / ".keras" / "keras.json").exists():  # there people say which one they want
+        os.environ["KERAS_BACKEND"] = default_backend()
+
+
+def _load_framework(model: str) -> None:
+    """Keras, where it will be needed: TensorFlow greets on stderr whatever its log level is."""
+    if Path(model).suffix != ".keras" or not zipfile.is_zipfile(model):
+        return
+    try:
+        with hushed():
+            import keras  # noqa: F401
+    except ModuleNotFoundError as error:
+        extra = error.name if error.name in BACKENDS else "keras"
+        raise MissingExtra(what="Shrinking a Keras model", extra=str(extra)) from error
 
 
 def _ratio(text: str | None) -> tuple[int, int] | None:

@@ -7,6 +7,7 @@ Does not cover: the options themselves (shrink.py), pictures and tables (shrink_
 
 from __future__ import annotations
 
+import dataclasses
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from penstock.shrink.files import call_function
 from penstock.shrink.leases import held
 from penstock.shrink.spill import Spilled, tree
 from penstock.sources import storage
+from penstock.train.recipe import Recipe
 from penstock.train.split import Rule, Side
 
 
@@ -33,6 +35,8 @@ class Sides:
     data: Batches | None
     held_out: Batches | None
     kept: str = ""
+    recipe: Recipe | None = None
+    """How raw data becomes the model's input, where that is known."""
 
 
 def open_sides(model: str, data: str | None, held_out: str | None, *, batch: int, val: float) -> Sides:
@@ -40,9 +44,14 @@ def open_sides(model: str, data: str | None, held_out: str | None, *, batch: int
     if not 0 <= val <= 0.9:
         raise InvalidInput(f"--val is the share of rows kept back for judging, 0 to 0.9, not {val}.")
     reader = Reader(model, batch)
+    sides = _opened(reader, data, held_out, val)
+    return dataclasses.replace(sides, recipe=reader.recipe())
+
+
+def _opened(reader: Reader, data: str | None, held_out: str | None, val: float) -> Sides:
     if data is None or held_out is not None or val == 0:
         return Sides(_open(data, reader), _open(held_out, reader))
-    found = _own(data, batch)
+    found = _own(data, reader.batch)
     if found is None:
         return Sides(*reader.halves(data, val))
     if not isinstance(found, Rows):  # a function's rows may come in another order each time

@@ -4,8 +4,9 @@ Covers: data that `penstock train` reads, prepared as the model's own run has pr
 any Keras model.
 Does not cover: arrays and functions (shrink_data.py), preparing (penstock.train).
 
-A run folder keeps beside its model how raw rows become inputs and which rows it has validated on. A model without such
-a folder can be given pictures, which need no preparing but a size; what its table columns became, nobody knows.
+A run folder keeps beside its model how raw rows become inputs and which rows it has validated on; a model that was
+shrunk keeps the former under its own name. A model without either can be given pictures, which need no preparing but a
+size; what its table columns became, nobody knows.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from penstock.shrink.data import Batches
 from penstock.shrink.files import KERAS_FILES
 from penstock.train.config import Config, read_config
 from penstock.train.flow import prepare, streams
-from penstock.train.recipe import Recipe, read_recipe
-from penstock.watch.run_folder import CONFIG, PREPARE
+from penstock.train.recipe import Recipe, recipe_of_model
+from penstock.watch.run_folder import CONFIG, PREPARE, preparation_of
 
 PICTURES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff")
 
@@ -57,17 +58,22 @@ class Reader:
             # The run's share and seed: then what is judged by is what the run has never trained on.
             ran = read_config(self.run)
             return dataclasses.replace(ran, data=data, batch=self.batch, val=ran.val or val)
-        return Config(data, batch=self.batch, val=val, image_size=_side(self.model))
+        return Config(data, batch=self.batch, val=val, image_size=_size(self.model))
+
+    def recipe(self) -> Recipe | None:
+        """How raw data becomes the model's input, as far as that is known: then it is kept with the smaller model."""
+        if self._recipe is None and self.run is not None and preparation_of(self.model).exists():
+            self._recipe = recipe_of_model(self.model)
+        return self._recipe
 
     def _has(self, name: str) -> bool:
         return self.run is not None and (self.run / name).exists()
 
     def _learned(self, config: Config) -> Recipe:
-        if self._recipe is not None:
-            return self._recipe
-        if self.run is not None and self._has(PREPARE):
-            self._recipe = read_recipe(self.run)
-        elif kind_of(config.data) in PICTURES:
+        known = self.recipe()
+        if known is not None:
+            return known
+        if kind_of(config.data) in PICTURES:
             self._recipe = prepare(config)
         else:
             raise InvalidInput(
@@ -78,7 +84,7 @@ class Reader:
         return self._recipe
 
 
-def _side(model: Path) -> int | None:
+def _size(model: Path) -> tuple[int, int] | None:
     """The height and width of a Keras model's pictures, read from its file without opening the model."""
     try:
         with zipfile.ZipFile(model) as packed:
@@ -88,9 +94,7 @@ def _side(model: Path) -> int | None:
     shape = next((found for found in _shapes(config) if len(found) == 4), None)
     if shape is None or None in shape[1:3]:
         return None
-    if shape[1] != shape[2]:
-        raise InvalidInput(f"{model.name} takes pictures of {shape[1]} x {shape[2]}: give data.py:function for them.")
-    return int(shape[1])
+    return int(shape[1]), int(shape[2])
 
 
 def _shapes(config: Any) -> list[list[Any]]:

@@ -20,7 +20,16 @@ from typing import Annotated, Any
 import typer
 
 from penstock.core.errors import InvalidInput
-from penstock.train.config import BACKENDS, Config, check, new_folder, read_config, without_password, write_config
+from penstock.train.config import (
+    BACKENDS,
+    Config,
+    check,
+    new_folder,
+    parse_image_size,
+    read_config,
+    without_password,
+    write_config,
+)
 from penstock.train.look import check_data
 from penstock.train.parent import DONE, INTERRUPTED, only_one, run
 from penstock.train.show import Display, make_display, summary
@@ -28,14 +37,19 @@ from penstock.watch.run_folder import CONFIG, EVENTS, LOG, METRICS, MODEL
 
 _PACKAGES = {"tensorflow": "tensorflow", "torch": "torch", "jax": "jax"}
 
+Data = Annotated[
+    str | None, typer.Argument(help="Folder of pictures, CSV, Parquet, TFRecord, HDF5, JSONL, tar, postgresql://")
+]
+Target = Annotated[str | None, typer.Option(help="Column to learn; found by itself if called label or the like")]
+ImageSize = Annotated[str | None, typer.Option(help="Resize pictures to this side, or height x width: 128, 96x128")]
+Callbacks = Annotated[
+    str | None, typer.Option(help="Keras callbacks of your own, e.g. for W&B or MLflow: track.py:callbacks")
+]
+
 
 def train(
-    data: Annotated[
-        str | None, typer.Argument(help="Folder of pictures, CSV, Parquet, TFRecord, HDF5, JSONL, tar, postgresql://")
-    ] = None,
-    target: Annotated[
-        str | None, typer.Option(help="Column to learn; found by itself if called label or the like")
-    ] = None,
+    data: Data = None,
+    target: Target = None,
     model: Annotated[
         str, typer.Option(help="cnn, mlp, text, module.py:build or file.keras; by the data if left out")
     ] = "auto",
@@ -52,10 +66,11 @@ def train(
     out: Annotated[Path | None, typer.Option(help="Run folder; runs/NAME-TIME if left out")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, at the exact batch")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Serve the live page on 127.0.0.1 while it runs")] = False,
+    callbacks: Callbacks = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print events as JSON lines on stdout")] = False,
     query: Annotated[str | None, typer.Option(help="For databases: a table or a select")] = None,
     task: Annotated[str, typer.Option(help="auto, classes or number: what the target is")] = "auto",
-    image_size: Annotated[int | None, typer.Option(help="Resize pictures to this height and width")] = None,
+    image_size: ImageSize = None,
     learning_rate: Annotated[float, typer.Option(help="Of the Adam optimizer")] = 1e-3,
     checkpoint_minutes: Annotated[float, typer.Option(help="Save the run so often")] = 1.0,
     forecast: Annotated[bool, typer.Option(help="Try small steps first, to tell whether a batch will fit")] = True,
@@ -79,10 +94,13 @@ def train(
 
         penstock train photos/ --model net.py:build --batch 512 --precision mixed
 
+        penstock train photos/ --callbacks track.py:callbacks
+
         penstock train --resume --out runs/prices
     """
-    asked = _asked(dict(locals()))
+    given = dict(locals())
     try:
+        asked = _asked(given)
         folder, config = _resumed(asked, out, epochs) if resume else _fresh(asked, out)
     except InvalidInput as error:
         typer.echo(f"penstock train: {error}", err=True)
@@ -97,6 +115,8 @@ def _asked(options: dict[str, Any]) -> Config:
     known = {field.name for field in dataclasses.fields(Config)}
     values = {name: value for name, value in options.items() if name in known}
     values["data"] = values["data"] or ""
+    if values["image_size"] is not None:
+        values["image_size"] = parse_image_size(values["image_size"])
     values["epochs"] = 3 if values["epochs"] is None else values["epochs"]
     values["backend"] = values["backend"] or default_backend()
     return Config(**values)
@@ -131,7 +151,9 @@ def default_backend() -> str:
 def _fresh(asked: Config, out: Path | None) -> tuple[Path, Config]:
     if not asked.data:
         raise InvalidInput("Give the data to train on, or --resume --out RUN. See penstock train --help.")
-    config = check(dataclasses.replace(asked, data=_absolute(asked.data), model=_absolute_model(asked.model)))
+    code = None if asked.callbacks is None else _absolute_model(asked.callbacks)
+    config = dataclasses.replace(asked, data=_absolute(asked.data), model=_absolute_model(asked.model), callbacks=code)
+    config = check(config)
     if importlib.util.find_spec("keras") is None or importlib.util.find_spec(_PACKAGES[config.backend]) is None:
         raise InvalidInput(
             f"Keras with {config.backend} is not installed: pip install keras 'penstock[{config.backend}]'"

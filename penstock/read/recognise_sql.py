@@ -12,7 +12,7 @@ from typing import Any
 from penstock.core.errors import DataError, InvalidInput
 from penstock.dataset import Dataset
 from penstock.read.sql import read_sql
-from penstock.sources.sql_connect import Database, literal
+from penstock.sources.sql_connect import ConnectionLostError, Database, literal
 
 _SCHEMES = ("postgresql://", "postgres://", "sqlite://", "duckdb://")
 _FILES = {".db": "sqlite", ".sqlite": "sqlite", ".sqlite3": "sqlite", ".duckdb": "duckdb"}
@@ -73,6 +73,8 @@ def _key(uri: str, table: str) -> str | None:
         return None
     try:
         found = database.rows(query.format(table=literal(table.rpartition(".")[2].strip('"'))))
+    except ConnectionLostError:
+        raise
     except DataError:  # a view, or rights that end before the catalogue
         return None
     return str(found[0][0]) if len(found) == 1 else None

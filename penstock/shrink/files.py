@@ -6,6 +6,7 @@ Does not cover: conversion to LiteRT and ONNX (export.py).
 
 from __future__ import annotations
 
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,8 @@ def open_model(path: str | Path, *, weights: str | Path | None = None) -> Any:
 
 
 def _open_keras(path: Path) -> Any:
+    if path.suffix == ".keras" and not zipfile.is_zipfile(path):  # Keras says "File not found" of such a file
+        raise BadData(str(path), "not a Keras model, or one that was cut short: a .keras file is a zip archive")
     import keras
 
     try:

@@ -39,8 +39,8 @@ _LOST = ("08", "57", "53", "40", "25P0")
 _LOST_WORDS = ("connection", "terminat", "server closed", "timeout", "timed out", "could not receive", "eof detected")
 
 
-class ConnectionLostError(Exception):
-    """The connection went away: asking again may help."""
+class ConnectionLostError(DataError):
+    """There is no connection, or it went away: asking again may help."""
 
 
 class _Idle:
@@ -208,7 +208,7 @@ class Database:
         state = str(getattr(error, "sqlstate", None) or _sqlstate(text))
         lost = state.startswith(_LOST) if state else any(word in text.lower() for word in _LOST_WORDS)
         if lost and self.kind == "postgresql":
-            return ConnectionLostError(text)
+            return ConnectionLostError(f"the database cannot be reached: {text}")
         if "Out of Memory" in text:
             text += " Use more partitions=, so that each range is sorted in less memory."
         return DataError(f"{self.name}: the query failed: {text}")

@@ -37,7 +37,8 @@ class Config:
     query: str | None = None
     model: str = "auto"
     task: str = "auto"
-    image_size: int | None = None
+    image_size: int | tuple[int, int] | None = None
+    """Side of square pictures, or (height, width)."""
     memory: str | None = None
     device_memory: str | None = None
     batch: int = 256
@@ -50,6 +51,7 @@ class Config:
     checkpoint_minutes: float = 1.0
     forecast: bool = True
     deterministic: bool = True
+    callbacks: str | None = None
 
     @property
     def memory_nbytes(self) -> int | None:
@@ -75,24 +77,52 @@ def check(config: Config) -> Config:
         raise InvalidInput(f"--task must be one of {', '.join(TASKS)}, not {config.task!r}.")
     if config.learning_rate <= 0 or config.checkpoint_minutes < 0:
         raise InvalidInput("--learning-rate must be above 0 and --checkpoint-minutes not below it.")
+    sides = config.image_size if isinstance(config.image_size, tuple) else (config.image_size or 1,)
+    if min(sides) < 1 or config.image_size == 0:
+        raise InvalidInput(f"--image-size must be at least 1, not {config.image_size}.")
     for size in (config.memory, config.device_memory):
         if size is not None:
             parse_size(size)
     _check_model(config.model)
+    if config.callbacks is not None:
+        _check_code("--callbacks", config.callbacks, "returns them")
     return config
 
 
 def _check_model(model: str) -> None:
     if model in ("auto", *MODELS):
         return
-    name, colon, function = model.rpartition(":")
+    name, colon, _ = model.rpartition(":")
     path = Path(name if colon and name.endswith(".py") else model)
     if path.suffix not in (".py", ".keras"):
         raise InvalidInput(f"--model must be {', '.join(MODELS)}, module.py:build or file.keras, not {model!r}.")
-    if path.suffix == ".py" and not function:
-        raise InvalidInput(f"--model {model}: name the function that builds the model, as in {path}:build.")
+    if path.suffix == ".py":
+        _check_code("--model", model, "builds the model")
     if not path.exists():
         raise NotFound(f"--model: there is no file {path}.")
+
+
+def _check_code(option: str, text: str, does: str) -> None:
+    """Refuse what is not `module.py:function` of a file that is there. The file itself is run by the worker."""
+    name, colon, function = text.rpartition(":")
+    if not (colon and name.endswith(".py") and function):
+        bare = text.rstrip(":")
+        example = f"{bare}:build" if bare.endswith(".py") else "module.py:function"
+        raise InvalidInput(f"{option} {text}: name the function that {does}, as in {example}.")
+    if not Path(name).exists():
+        raise NotFound(f"{option}: there is no file {name}.")
+
+
+def parse_image_size(text: str) -> int | tuple[int, int]:
+    """The side of square pictures, "128", or height and width, "24x48".
+
+    >>> parse_image_size("128"), parse_image_size("24x48")
+    (128, (24, 48))
+    """
+    parts = text.lower().split("x")
+    if len(parts) > 2 or not all(part.isdecimal() for part in parts):
+        raise InvalidInput(f"--image-size is a side such as 128, or height x width such as 24x48, not {text!r}.")
+    return int(parts[0]) if len(parts) == 1 else (int(parts[0]), int(parts[1]))
 
 
 def write_config(folder: Path, config: Config) -> None:
@@ -110,6 +140,8 @@ def read_config(folder: Path) -> Config:
         values = json.loads(path.read_text())
         known = {field.name for field in dataclasses.fields(Config)}
         config = Config(**{name: value for name, value in values.items() if name in known})
+        if isinstance(config.image_size, list):  # what JSON makes of a tuple
+            config = dataclasses.replace(config, image_size=tuple(config.image_size))
     except (ValueError, TypeError) as error:
         raise InvalidInput(f"{path} cannot be read: {error}.") from error
     given = os.environ.get(DATA_ENV)

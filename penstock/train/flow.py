@@ -95,6 +95,7 @@ def raw_batches(data: str, recipe: Recipe, *, query: str | None, batch: int) -> 
     """Batches of inputs for predicting, in the order of the data; the target need not be there."""
     reading = dataclasses.replace(recipe.reading, kind=_kind(data, recipe))
     ds = open_reading(data, reading, query=query, with_target=False)
+    _check_columns(ds, data, recipe)
     return ds.map_batches(Encoder(recipe, target=False), rows=_ENCODED_ROWS, workers="thread").batch(batch)
 
 
@@ -109,6 +110,16 @@ def _kind(data: str, recipe: Recipe) -> str:
             f"The model was trained on a table of {len(recipe.reading.names)} columns; {data} is {kind}."
         )
     return kind
+
+
+def _check_columns(ds: Dataset, data: str, recipe: Recipe) -> None:
+    """Refuse data that lacks what the model was trained on, before it is read."""
+    tree = ds.schema.tree
+    there = {field.name for field in ds.schema} if isinstance(tree, dict) else {"x"}
+    wanted = [role for role in recipe.columns() if role not in there]
+    if wanted:
+        has = ", ".join(sorted(there)) if isinstance(tree, dict) else "pictures or arrays without names"
+        raise InvalidInput(f"The model was trained on {', '.join(wanted)}, which {data} has not: it has {has}.")
 
 
 def _learn_from_folders(source: ImageSource, looked: Looked, config: Config) -> Recipe:

@@ -8,7 +8,8 @@ The framework is imported late, after the pass over the data. SIGINT is left to 
 
 from __future__ import annotations
 
-import json
+import errno
+import math
 import os
 import re
 import signal
@@ -18,7 +19,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import InvalidInput, PenstockError
 from penstock.core.events import events
 from penstock.core.sizes import parse_size
 from penstock.guard.checkpoint import Folder
@@ -32,6 +33,7 @@ from penstock.train.flow import Streams, prepare, streams
 from penstock.train.foresee import foresee
 from penstock.train.orphan import die_with_parent, only_worker
 from penstock.train.recipe import Recipe, read_recipe, write_recipe
+from penstock.train.user_code import call_user
 from penstock.watch.record import Recorder, start_values
 from penstock.watch.run_folder import CHECKPOINTS, METRICS, MODEL, PREPARE, read_events
 
@@ -55,7 +57,7 @@ def main(folder: Path) -> int:
             return _failed(str(error))
         except Exception as error:
             traceback.print_exc()
-            return _failed(f"{type(error).__name__}: {error}")
+            return _failed(told(error, folder))
         events.emit("run.end", "train", status="finished", error="")
     return 0
 
@@ -64,9 +66,9 @@ def train(folder: Path, config: Config) -> None:
     """All stages, in order."""
     recipe = _prepared(folder, config)
     found = streams(config, recipe)
-    _tell_plan(found, config, recipe)
-    fresh = not Folder(folder / CHECKPOINTS).list()
-    micro = foresee(folder, config, found) if config.forecast and fresh and micro_batch_hint() is None else None
+    foretold = config.forecast and not Folder(folder / CHECKPOINTS).list() and micro_batch_hint() is None
+    _tell_plan(found, config, recipe, foretold)
+    micro = foresee(folder, config, found) if foretold else None
     late = config.backend in ("tensorflow", "torch")  # these take a limit only once they are imported
     setup_devices(None if late else config.device_memory, frameworks=(config.backend,))
     import keras  # only now: it takes hundreds of megabytes that the pass over the data can do without
@@ -104,12 +106,12 @@ def _prepared(folder: Path, config: Config) -> Recipe:
     return recipe
 
 
-def _tell_plan(found: Streams, config: Config, recipe: Recipe) -> None:
+def _tell_plan(found: Streams, config: Config, recipe: Recipe, foretold: bool) -> None:
     stages = [{"name": line.strip(" ->"), "nbytes": _most_nbytes(line)} for line in found.plan.splitlines()]
     events.emit("run.plan", "train", text=found.plan, stages=stages)
     events.emit(
         "train.data", "train", text=str(recipe), train_rows=recipe.rows["train"], steps=len(found.train),
-        validated=found.val is not None, limit_nbytes=current_limit().nbytes,
+        validated=found.val is not None, limit_nbytes=current_limit().nbytes, backend=config.backend, foretold=foretold,
     )  # fmt: skip
 
 
@@ -143,6 +145,7 @@ def _fit(folder: Path, config: Config, model: Any, found: Streams, micro: int | 
         model,
         found.train,
         epochs=config.epochs,
+        callbacks=_callbacks(folder, config),
         validation_data=found.val,
         micro_batch=micro,
         precision=PRECISIONS[config.precision],
@@ -152,11 +155,28 @@ def _fit(folder: Path, config: Config, model: Any, found: Streams, micro: int | 
     )
 
 
+def _callbacks(folder: Path, config: Config) -> list[Any] | None:
+    """The user's Keras callbacks, made anew in every worker: their function may ask for the run `folder`."""
+    if config.callbacks is None:
+        return None
+    found = call_user(config.callbacks, {"folder": folder})
+    made = list(found) if isinstance(found, (list, tuple)) else [found]
+    from keras.callbacks import Callback
+
+    wrong = [type(one).__name__ for one in made if not isinstance(one, Callback)]
+    if wrong:
+        raise InvalidInput(f"{config.callbacks} must return Keras callbacks, not {', '.join(wrong)}.")
+    return made
+
+
 def save_model(model: Any, path: Path) -> None:
     """Write a .keras file that is whole or not there."""
     fresh = path.with_name(f".unfinished-{path.name}")
-    model.save(fresh)
-    os.replace(fresh, path)
+    try:
+        model.save(fresh)
+        os.replace(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)  # half a model, if the disk is full, is in the way of what makes room
 
 
 def metrics_of(history: Any, recipe: Recipe, seconds: float) -> dict[str, Any]:
@@ -168,7 +188,24 @@ def metrics_of(history: Any, recipe: Recipe, seconds: float) -> dict[str, Any]:
         scale = recipe.target.std
         units = {name: value * scale for name, value in last.items() if name.endswith("mae")}
         found["in_units_of_the_target"] = units
-    return json.loads(json.dumps(found, default=str).replace("NaN", "null").replace("Infinity", "null"))  # type: ignore[no-any-return]
+    return _finite(found)  # type: ignore[no-any-return]
+
+
+def _finite(values: Any) -> Any:
+    """The same with None for NaN and infinities, which JSON does not know."""
+    if isinstance(values, dict):
+        return {name: _finite(value) for name, value in values.items()}
+    if isinstance(values, list):
+        return [_finite(value) for value in values]
+    return None if isinstance(values, float) and not math.isfinite(values) else values
+
+
+def told(error: Exception, folder: Path) -> str:
+    """An error that nobody foresaw, in words; a full disk, which is nobody's bug, with what to do about it."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = error.filename or folder
+        return f"no space is left for {where}. Make room, then go on with: penstock train --resume --out {folder}"
+    return f"{type(error).__name__}: {error}"
 
 
 def _failed(why: str) -> int:

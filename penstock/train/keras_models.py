@@ -8,7 +8,7 @@ The model that comes along has a branch for each input and joins them. `--model`
 
 from __future__ import annotations
 
-import inspect
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from keras import layers
 
 from penstock.core.errors import BadData, InvalidInput
 from penstock.train.recipe import InputSpec, Target
-from penstock.train.user_code import load_function
+from penstock.train.user_code import call_user
 
 _NEEDS = {"cnn": "image", "text": "text"}
 
@@ -26,7 +26,7 @@ _NEEDS = {"cnn": "image", "text": "text"}
 def make_model(name: str, inputs: Mapping[str, InputSpec], target: Target, learning_rate: float) -> keras.Model:
     """The model that `--model` names, compiled; one that comes compiled keeps its own optimizer and loss."""
     if name.endswith(".keras"):
-        model = _from_file(Path(name))
+        model = open_model(Path(name))
     elif ":" in name:
         model = _from_module(name, inputs, target)
     else:
@@ -112,7 +112,10 @@ _BRANCHES = {
 }
 
 
-def _from_file(path: Path) -> keras.Model:
+def open_model(path: Path) -> keras.Model:
+    """The model in a .keras file, or an error that says what is wrong with it."""
+    if not zipfile.is_zipfile(path):  # Keras says "File not found" of such a file
+        raise BadData(str(path), "not a Keras model, or one that was cut short: a .keras file is a zip archive")
     try:
         return keras.models.load_model(path)
     except Exception as error:
@@ -122,7 +125,6 @@ def _from_file(path: Path) -> keras.Model:
 
 def _from_module(name: str, inputs: Mapping[str, InputSpec], target: Target) -> keras.Model:
     """Call the user's function with what it asks for, by name."""
-    build = load_function(name)
     shapes = {key: spec.shape for key, spec in inputs.items()}
     offered = {
         "input_shape": next(iter(shapes.values())) if len(shapes) == 1 else shapes,
@@ -130,21 +132,10 @@ def _from_module(name: str, inputs: Mapping[str, InputSpec], target: Target) -> 
         "outputs": target.outputs,
         "classes": target.outputs,
     }
-    try:
-        asked = inspect.signature(build).parameters
-    except (TypeError, ValueError):
-        asked = {}  # type: ignore[assignment]
-    missing = [key for key, p in asked.items() if p.default is p.empty and key not in offered and _named(p)]
-    if missing:
-        raise InvalidInput(f"{name} asks for {', '.join(missing)}; it can have {', '.join(offered)}, or nothing.")
-    model = build(**{key: value for key, value in offered.items() if key in asked})
+    model = call_user(name, offered)
     if not isinstance(model, keras.Model):
         raise InvalidInput(f"{name} must return a keras.Model, not a {type(model).__name__}.")
     return model
-
-
-def _named(parameter: inspect.Parameter) -> bool:
-    return parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
 
 
 def _ends_in_softmax(model: keras.Model) -> bool:

@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 
-from penstock.core.errors import BadData, InvalidInput
+from penstock.core.errors import InvalidInput
 from penstock.guard.infer import predict as guarded
 from penstock.guard.sink import write_predictions
 from penstock.sources.images import ImageSource
 from penstock.train.flow import raw_batches
+from penstock.train.keras_models import open_model
 from penstock.train.look import source_of
-from penstock.train.recipe import Target, read_recipe
+from penstock.train.recipe import Target, recipe_of_model
 
 Columns = dict[str, np.ndarray]
 
@@ -34,11 +34,8 @@ def predict(
     progress: Callable[[int], None] = lambda rows: None,
 ) -> int:
     """Write a prediction for every row of the data, in its order; returns the number of rows."""
-    recipe = read_recipe(model_file.parent)
-    try:
-        model = keras.models.load_model(model_file)
-    except Exception as error:
-        raise BadData(str(model_file), f"Keras cannot open it: {str(error).splitlines()[0]}") from error
+    recipe = recipe_of_model(model_file)
+    model = open_model(model_file)
     ds = raw_batches(data, recipe, query=query, batch=batch)
     source = source_of(ds)
     paths = source if isinstance(source, ImageSource) else None

@@ -206,7 +206,7 @@ def side_by_side(columns: dict[str, Any], names: list[str], dtype: Any) -> np.nd
     for name in names:
         values = np.asarray(columns[name])
         if values.dtype == OBJECT:  # a block in which all values are missing has no type
-            values = np.array([np.nan if value is None else value for value in values], np.float64)
+            values = _as_numbers(name, values)
         if values.dtype.kind in "mM":
             missing = np.isnat(values)
             values = np.where(missing, np.nan, values.astype("i8").astype(np.float64))
@@ -214,6 +214,13 @@ def side_by_side(columns: dict[str, Any], names: list[str], dtype: Any) -> np.nd
     if len(found) == 1:
         return found[0].astype(dtype, copy=False)
     return np.concatenate([one.astype(dtype, copy=False) for one in found], axis=1)
+
+
+def _as_numbers(name: str, values: np.ndarray) -> np.ndarray:
+    try:
+        return np.array([np.nan if value is None else value for value in values], np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"column {name!r} has to be numbers, as in training, but {error}") from None
 
 
 def _numbers(names: list[str], spread: Spread) -> Numbers:

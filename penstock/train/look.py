@@ -62,8 +62,9 @@ class Looked:
     roles: Roles
 
 
-def look(data: str, *, query: str | None, target: str | None, image_size: int | None) -> Looked:
-    """Judge the data by its schema and its first rows."""
+def look(data: str, *, query: str | None, target: str | None, image_size: int | tuple[int, int] | None) -> Looked:
+    """Judge the data by its schema and its first rows. `image_size` is a side, or (height, width)."""
+    asked = (image_size, image_size) if isinstance(image_size, int) else image_size
     kind = kind_of(data)
     ds = open_any(data, query=query)
     fields, pair = _labelled(ds, data, kind)
@@ -73,7 +74,7 @@ def look(data: str, *, query: str | None, target: str | None, image_size: int | 
     if not rows:
         raise InvalidInput(f"{data} has no rows.")
     roles = find_roles(fields, rows, wanted, data)
-    roles = dataclasses.replace(roles, features=tuple(_sized(role, rows, image_size) for role in roles.features))
+    roles = dataclasses.replace(roles, features=tuple(_sized(role, rows, asked) for role in roles.features))
     return Looked(_reading(kind, roles, wanted, pair), _as_read(kind, roles, wanted, pair))
 
 
@@ -143,11 +144,10 @@ def _remedy(kind: str) -> str:
     return "Give a table, or files that hold inputs and labels under names."
 
 
-def _sized(role: Role, rows: list[dict[str, Any]], asked: int | None) -> Role:
+def _sized(role: Role, rows: list[dict[str, Any]], asked: tuple[int, int] | None) -> Role:
     """A picture's shape as the model will see it."""
     if role.kind == "image bytes":
-        shape = (asked or USUAL_SIDE, asked or USUAL_SIDE, 3)
-        return dataclasses.replace(role, shape=shape)
+        return dataclasses.replace(role, shape=(*(asked or (USUAL_SIDE, USUAL_SIDE)), 3))
     if role.kind != "image":
         return role
     shapes = {np.shape(row[role.name]) for row in rows}
@@ -156,7 +156,7 @@ def _sized(role: Role, rows: list[dict[str, Any]], asked: int | None) -> Role:
     if None not in role.shape:
         return dataclasses.replace(role, shape=(*role.shape[:2], channels))
     if asked is not None:
-        return dataclasses.replace(role, shape=(asked, asked, channels))
+        return dataclasses.replace(role, shape=(*asked, channels))
     if len(shapes) == 1 and max(first[:2]) <= LARGEST_SIDE:
         return dataclasses.replace(role, shape=(first[0], first[1], channels))
     return dataclasses.replace(role, shape=(USUAL_SIDE, USUAL_SIDE, channels))

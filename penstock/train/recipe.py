@@ -15,7 +15,7 @@ from typing import Any, Literal
 from penstock.core.errors import InvalidInput, NotFound
 from penstock.train.config import write_json
 from penstock.train.look import Reading
-from penstock.watch.run_folder import PREPARE
+from penstock.watch.run_folder import OWN_PREPARE, PREPARE, preparation_of
 
 VERSION = 1
 
@@ -131,6 +131,12 @@ class Recipe:
             found["categories"] = InputSpec((len(sizes),), "int32", sizes)
         return found
 
+    def columns(self) -> list[str]:
+        """The columns that the inputs are made of, by the names under which they come."""
+        found = [self.picture.column] if self.picture is not None else []
+        found += [*(self.text.columns if self.text else ()), *(self.numbers.columns if self.numbers else ())]
+        return [*found, *(category.column for category in self.categories)]
+
     def __str__(self) -> str:
         parts = []
         if self.picture is not None:
@@ -142,19 +148,51 @@ class Recipe:
         if self.categories:
             parts.append(f"{len(self.categories)} categories")
         goal = f"{len(self.target.classes)} classes" if self.target.task == "classes" else "a number"
-        return f"{', '.join(parts)} -> {self.reading.target}: {goal}"
+        # Pictures in class folders have no column with a name that people know.
+        what = "" if self.target.names else f"{self.reading.target}: "
+        return f"{', '.join(parts)} -> {what}{goal}"
 
 
 def write_recipe(folder: Path, recipe: Recipe) -> None:
     """Keep the recipe, whole or not at all."""
-    write_json(folder / PREPARE, {"version": VERSION, **dataclasses.asdict(recipe)})
+    _write(folder / PREPARE, recipe)
+
+
+def keep_recipe(recipe: Recipe | None, model_file: Path) -> Path | None:
+    """Keep the recipe of one model beside its file; without one, what an earlier model of that name had goes."""
+    path = model_file.with_suffix(OWN_PREPARE)
+    if recipe is None:
+        path.unlink(missing_ok=True)
+        return None
+    _write(path, recipe)
+    return path
+
+
+def recipe_of_model(model_file: Path) -> Recipe:
+    """The recipe beside a model: its own, or that of its run folder."""
+    path = preparation_of(model_file)
+    if not path.exists():
+        own = model_file.with_suffix(OWN_PREPARE).name
+        raise NotFound(
+            f"{model_file} cannot be given raw data: how that becomes its input is written in {own} or {PREPARE} "
+            f"beside it, and neither is there. Keep them together: `penstock train` and `penstock shrink` write both."
+        )
+    return _read(path)
 
 
 def read_recipe(folder: Path) -> Recipe:
-    """The recipe beside a model."""
+    """The recipe of a run folder."""
     path = folder / PREPARE
     if not path.exists():
         raise NotFound(f"{folder} has no {PREPARE}, which says how raw data becomes the model's input.")
+    return _read(path)
+
+
+def _write(path: Path, recipe: Recipe) -> None:
+    write_json(path, {"version": VERSION, **dataclasses.asdict(recipe)})
+
+
+def _read(path: Path) -> Recipe:
     try:
         values = json.loads(path.read_text())
         if values.pop("version") != VERSION:

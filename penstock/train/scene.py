@@ -99,7 +99,8 @@ class Scene:
         self.stage = "loading the framework"
         self.text, self.steps = str(record["text"]), record.get("steps")
         self.rows = int(record.get("train_rows") or 0)
-        return None
+        loading = f"loading {record.get('backend') or 'the framework'}"
+        return f"{loading} to try a few small steps: will a batch fit?" if record.get("foretold") else loading
 
     def _run_forecast(self, record: Record) -> str | None:
         text = _foretold(record)

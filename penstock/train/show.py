@@ -195,4 +195,6 @@ def _duration(seconds: float) -> str:
 
 def summary(scene: Scene, metrics: dict[str, Any]) -> str:
     """The last line of a run that finished."""
-    return f"done: {numbers(dict(metrics.get('final') or scene.logs))}; peak memory {size(scene.peak)}"
+    units = dict(metrics.get("in_units_of_the_target") or {})
+    meant = f" (in the target's own units: {numbers(units)})" if units else ""
+    return f"done: {numbers(dict(metrics.get('final') or scene.logs))}{meant}; peak memory {size(scene.peak)}"

@@ -33,6 +33,9 @@ LONGEST_LINE = 4 << 20
 DEPTH = 2
 """How deep runs are looked for below a folder."""
 
+OWN_PREPARE = ".prepare.json"
+"""How the preparation of a model outside of its run folder ends: small.keras has small.prepare.json."""
+
 Record = dict[str, Any]
 """One line of events.jsonl: "t" (unix seconds), "kind", "who" and the event's values."""
 
@@ -121,6 +124,18 @@ def read_events(folder: str | os.PathLike[str]) -> Iterator[Record]:
         yield from tail.read()
         if tail.offset == before:
             return
+
+
+def preparation_of(model_file: Path) -> Path:
+    """The file that says how raw data becomes a model's input: its own beside it, else that of the folder.
+
+    The file need not be there.
+
+    >>> preparation_of(Path("runs/none-here/model.keras")).name
+    'prepare.json'
+    """
+    own = model_file.with_suffix(OWN_PREPARE)
+    return own if own.exists() else model_file.with_name(PREPARE)
 
 
 def list_runs(folder: str | os.PathLike[str]) -> list[RunInfo]:

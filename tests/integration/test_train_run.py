@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import cv2
@@ -90,15 +91,44 @@ def test_pictures_with_torch_and_a_model_of_ones_own(tmp_path):
     )
     out = tmp_path / "run"
     done = penstock("train", tmp_path / "photos", "--model", f"{tmp_path}/net.py:build", "--batch", 16, "--epochs", 12,
-                    "--out", out, "--backend", "torch", "--no-forecast", "--val", 0.2,
+                    "--out", out, "--backend", "torch", "--no-forecast", "--val", 0.2, "--image-size", "12x18",
                     "--learning-rate", 0.05)  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "epoch 12/12 done" in done.stdout and "penstock predict" in done.stdout
     assert json.loads((out / "metrics.json").read_text())["final"]["val_accuracy"] > 0.9
     done = penstock("predict", out / "model.keras", tmp_path / "photos", "--out", tmp_path / "p.parquet")
     assert done.returncode == 0, done.stderr
-    for row in pq.read_table(tmp_path / "p.parquet").to_pylist()[::10]:
+    rows = pq.read_table(tmp_path / "p.parquet").to_pylist()
+    for row in rows[::10]:
         assert row["prediction"] in ("dark", "light") and Path(row["path"]).exists()
+    assert load_input_shape(out / "model.keras") == [None, 12, 18, 3]
+    small = tmp_path / "elsewhere" / "small.keras"
+    done = penstock("shrink", out, "--out", small, "--width", 0.5, "--data", tmp_path / "photos", "--epochs", 0)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"next: penstock predict {small}" in done.stdout
+    done = penstock("predict", small, tmp_path / "photos", "--out", tmp_path / "q.parquet", "--backend", "torch")
+    assert done.returncode == 0, done.stderr
+    again = pq.read_table(tmp_path / "q.parquet").to_pylist()
+    assert [row["path"] for row in again] == [row["path"] for row in rows]
+    assert {row["prediction"] for row in again} <= {"dark", "light"}
+
+
+def load_input_shape(path: Path) -> list[int | None]:
+    """The shape of a Keras model's input, as its file tells it."""
+    with zipfile.ZipFile(path) as packed:
+        layers = json.loads(packed.read("config.json"))["config"]["layers"]
+    shape: list[int | None] = layers[0]["config"]["batch_shape"]
+    return shape
+
+
+TRACK = """
+import json, keras
+def callbacks(folder):
+    def tell(epoch, logs):
+        with open(folder / "told.jsonl", "a") as file:
+            print(json.dumps([epoch, sorted(logs)]), file=file)
+    return keras.callbacks.LambdaCallback(on_epoch_end=tell)
+"""
 
 
 @pytest.mark.timeout(900)
@@ -109,17 +139,22 @@ def test_text_with_jax(tmp_path):
         words[int(rng.integers(6))] = "lovely" if i % 2 else "dreadful"
         lines.append(json.dumps({"review": " ".join(words), "stars": 5 if i % 2 else 1}))
     (tmp_path / "r.jsonl").write_text("\n".join(lines))
+    (tmp_path / "track.py").write_text(TRACK)
     out = tmp_path / "run"
     done = penstock("train", tmp_path / "r.jsonl", "--target", "stars", "--model", "text", "--batch", 64, "--epochs", 4,
-                    "--out", out, "--backend", "jax", "--no-forecast")  # fmt: skip
+                    "--out", out, "--backend", "jax", "--no-forecast", "--callbacks",
+                    f"{tmp_path}/track.py:callbacks")  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+    told = [json.loads(line) for line in (out / "told.jsonl").read_text().splitlines()]
+    assert [epoch for epoch, _ in told] == [0, 1, 2, 3]
+    assert told[-1][1] == ["accuracy", "loss", "val_accuracy", "val_loss"]
     assert json.loads((out / "metrics.json").read_text())["final"]["val_accuracy"] > 0.95
 
 
 HUNGRY = """
 import keras
 def build(input_shape, classes):
-    wide = keras.layers.Dense(16000, activation="relu")
+    wide = keras.layers.Dense(32000, activation="relu")
     model = keras.Sequential([keras.Input(input_shape), wide, keras.layers.Dense(classes)])
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
     return model
@@ -129,7 +164,11 @@ def build(input_shape, classes):
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not can_jail(10**9), reason="no memory cgroup can be made here")
 def test_a_killed_worker_goes_on_by_itself_with_smaller_parts(tmp_path):
-    """A batch whose activations alone are above the limit: the kernel kills, the parent says so and goes on."""
+    """The kernel kills, the parent says so and goes on.
+
+    One array of activations is 512 MB, and the backward pass holds three: above the limit on any processor, however
+    much or little the framework itself takes there.
+    """
     x = rng.normal(size=(9000, 4)).round(3)
     lines = [",".join(map(str, [*row, int(row[0] > 0)])) for row in x]
     (tmp_path / "t.csv").write_text("a,b,c,d,label\n" + "\n".join(lines) + "\n")

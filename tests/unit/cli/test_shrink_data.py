@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import zipfile
 from pathlib import Path
@@ -15,7 +16,7 @@ from penstock.core.errors import BadData, InvalidInput, NotFound
 from penstock.shrink.leases import budget
 from penstock.train.config import Config, write_config
 from penstock.train.flow import prepare, streams
-from penstock.train.recipe import write_recipe
+from penstock.train.recipe import keep_recipe, recipe_of_model, write_recipe
 
 X = np.arange(230, dtype=np.float32).reshape(115, 2)
 Y = np.arange(115) % 3
@@ -105,8 +106,33 @@ def test_pictures_come_in_the_size_that_the_model_takes(tmp_path: Path) -> None:
     for x, y in sides.data or ():
         assert x.shape[1:] == (8, 8, 3)
         np.testing.assert_array_equal(y, x[:, 0, 0, 0] % 10)
-    with pytest.raises(InvalidInput, match="8 x 16"):
-        open_sides(keras_file(tmp_path / "wide.keras", [None, 8, 16, 3]), photos, None, batch=7, val=0.25)
+    wide = open_sides(keras_file(tmp_path / "wide.keras", [None, 8, 16, 3]), photos, None, batch=7, val=0.25)
+    assert {x.shape[1:] for x, _ in wide.data or ()} == {(8, 16, 3)}
+
+
+def test_the_preparation_goes_with_the_smaller_model(tmp_path: Path) -> None:
+    photos = pictures(tmp_path / "photos")
+    sides = open_sides(keras_file(tmp_path / "m.keras", [None, 8, 16, 3]), photos, None, batch=7, val=0.25)
+    (tmp_path / "elsewhere").mkdir()
+    small = Path(keras_file(tmp_path / "elsewhere" / "small.keras", [None, 8, 16, 3]))
+    assert keep_recipe(sides.recipe, small) == small.with_name("small.prepare.json")
+    again = open_sides(str(small), photos, None, batch=7, val=0.25)
+    assert again.recipe == sides.recipe
+    assert recipe_of_model(small).target.names == ("cat", "dog")
+    keep_recipe(None, small)  # another model is written there, of which nothing is known
+    with pytest.raises(NotFound, match=r"small\.prepare\.json or prepare\.json"):
+        recipe_of_model(small)
+
+
+def test_a_models_own_preparation_comes_before_that_of_the_folder(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("a,label\n" + "".join(f"{i},{'yes' if i % 3 else 'no'}\n" for i in range(50)))
+    recipe = prepare(Config(str(table)))
+    write_recipe(tmp_path, recipe)
+    named = dataclasses.replace(recipe, target=dataclasses.replace(recipe.target, classes=("1", "2")))
+    keep_recipe(named, tmp_path / "small.keras")
+    assert recipe_of_model(tmp_path / "small.keras") == named
+    assert recipe_of_model(tmp_path / "model.keras") == recipe
 
 
 def test_tables_are_prepared_as_the_models_run_has_prepared_them(tmp_path: Path) -> None:

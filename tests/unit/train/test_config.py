@@ -7,13 +7,32 @@ import json
 import pytest
 
 from penstock.core.errors import InvalidInput, NotFound, PenstockError
-from penstock.train.config import DATA_ENV, Config, check, new_folder, read_config, without_password, write_config
+from penstock.train.config import (
+    DATA_ENV,
+    Config,
+    check,
+    new_folder,
+    parse_image_size,
+    read_config,
+    without_password,
+    write_config,
+)
 
 
 def test_a_config_comes_back(tmp_path):
     config = Config(data="x.csv", target="y", batch=7, memory="2GB")
     write_config(tmp_path, config)
     assert read_config(tmp_path) == config
+
+
+def test_pictures_need_not_be_square(tmp_path):
+    assert parse_image_size("128") == 128
+    config = Config(data="photos", image_size=parse_image_size("24x48"))
+    write_config(tmp_path, config)
+    assert read_config(tmp_path) == config and config.image_size == (24, 48)
+    for wrong in ("", "x", "24x", "24x48x3", "-3", "large"):
+        with pytest.raises(InvalidInput, match="such as 24x48"):
+            parse_image_size(wrong)
 
 
 def test_passwords_are_not_written_down(tmp_path, monkeypatch):
@@ -45,6 +64,10 @@ def test_other_addresses_stay():
         {"model": "nowhere.keras"},
         {"model": "resnet"},
         {"learning_rate": 0.0},
+        {"image_size": 0},
+        {"image_size": (16, 0)},
+        {"callbacks": "track.py"},
+        {"callbacks": "nowhere.py:callbacks"},
     ],
 )
 def test_what_cannot_work_is_refused(wrong):

@@ -14,7 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.core.errors import InvalidInput, NotFound
+from penstock.core.errors import InvalidInput, NotFound, PenstockError
 from penstock.sources.tfrecord_write import encode_example, write_records
 from penstock.train.config import Config
 from penstock.train.flow import prepare, raw_batches, streams
@@ -117,6 +117,19 @@ def test_predicting_needs_no_target_and_may_be_another_format(tmp_path):
     pq.write_table(TABLE.drop_columns(["label"]), tmp_path / "new.parquet")
     found = list(raw_batches(str(tmp_path / "new.parquet"), recipe, query=None, batch=200))
     assert [len(x["numbers"]) for x in found] == [200, 100]
+
+
+def test_predicting_refuses_data_of_another_kind_by_its_columns(tmp_path):
+    recipe = prepare(Config(data=str(write_csv(tmp_path)), batch=32))
+    (tmp_path / "photos").mkdir()
+    photos = str(image_folder(tmp_path / "photos"))
+    with pytest.raises(InvalidInput, match="The model was trained on .*, which .*photos has not"):
+        raw_batches(photos, recipe, query=None, batch=10)
+    numbers = [name for name in TABLE.column_names if name in recipe.numbers.columns]
+    words = TABLE.set_column(TABLE.column_names.index(numbers[0]), numbers[0], [["oops"] * len(TABLE)])
+    pq.write_table(words, tmp_path / "words.parquet")
+    with pytest.raises(PenstockError, match=f"column '{numbers[0]}' has to be numbers, as in training"):
+        list(raw_batches(str(tmp_path / "words.parquet"), recipe, query=None, batch=10))
 
 
 def image_folder(folder):

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from penstock.train.scene import Scene
-from penstock.train.show import JsonLines, Lines, draw, make_display
+from penstock.train.show import JsonLines, Lines, draw, make_display, summary
 
 T = 1_700_000_000.0
 
@@ -102,3 +102,18 @@ def test_json_lines_are_the_events():
 
 def test_what_is_not_a_terminal_gets_lines():
     assert isinstance(make_display(as_json=False, out=io.StringIO()), Lines)
+
+
+@pytest.mark.parametrize(
+    ("foretold", "said"),
+    [(True, "loading torch to try a few small steps: will a batch fit?"), (False, "loading torch")],
+)
+def test_loading_a_framework_is_told(foretold, said):
+    line = Scene().take(event("train.data", text="", steps=1, train_rows=8, backend="torch", foretold=foretold))
+    assert line == said
+
+
+def test_the_error_of_a_number_is_told_in_its_own_units(scene):
+    text = summary(scene, {"final": {"mae": 0.5}, "in_units_of_the_target": {"mae": 120.0}})
+    assert "mae 0.5 (in the target's own units: mae 120)" in text
+    assert "units" not in summary(scene, {"final": {"accuracy": 0.5}})
