@@ -38,6 +38,7 @@ _ASKED = (
     re.compile(r"out of memory (?:while trying to allocate|allocating) ([0-9.]+) ?(bytes|b|kib|mib|gib|tib)\b"),
     re.compile(r"unable to allocate ([0-9.]+) ?(bytes|b|kib|mib|gib|tib)\b"),
 )
+_SPEAKS = re.compile(r"memory|\boom\b|alloc|exhausted", re.IGNORECASE)
 _UNITS = {"bytes": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
 
@@ -67,7 +68,7 @@ def classify(error: BaseException, *, memory_is_short: Callable[[], bool] | None
             found = _disguised(kinds, text.lower())
             found = found if found is not None and memory_is_short() else None
         if found is not None:
-            return Oom(found.framework, _first_line(text) or type(link).__name__, asked_nbytes(text))
+            return Oom(found.framework, _telling_line(text) or type(link).__name__, asked_nbytes(text))
     return None
 
 
@@ -117,6 +118,8 @@ def _disguised(kinds: set[str], text: str) -> Signs | None:
     return next((signs for signs in ALL if any(sign in text for sign in signs.disguised)), None)
 
 
-def _first_line(text: str) -> str:
+def _telling_line(text: str) -> str:
+    """The line that speaks of memory, else the first: TensorFlow begins with "Graph execution error:" and a stack."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0][:300] if lines else ""
+    told = [line for line in lines if not line.startswith('File "') and _SPEAKS.search(line)]
+    return (told or lines or [""])[0][:300]

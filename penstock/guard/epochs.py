@@ -16,6 +16,16 @@ Place = dict[str, Any]
 """JSON: {"position", "batches", "ended"}: where an iterator stands."""
 
 
+def refuse_arrays(ds: Any, name: str) -> None:
+    """Say so if the whole data is given where batches are expected: its rows would be taken for batches."""
+    first = ds[0] if isinstance(ds, tuple) and ds else ds
+    if hasattr(first, "shape") and hasattr(first, "dtype"):
+        raise InvalidInput(
+            f"{name} is arrays, not a stream of batches. Use penstock.from_tensor_slices((x, y)).batch(32), or a list "
+            f"of batches."
+        )
+
+
 class Epochs:
     """Hands out one epoch after the other. With `steps` an epoch is so many batches, wherever the data ends."""
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import InvalidInput, MissingExtra
+from penstock.guard.epochs import refuse_arrays
 
 if TYPE_CHECKING:
     import keras
@@ -85,6 +87,8 @@ def fit(
     given = dict(locals())
     options = FitOptions(**{field.name: given[field.name] for field in fields(FitOptions)})
     _check(options)
+    refuse_arrays(ds, "ds")
+    refuse_arrays(validation_data, "validation_data")
     if supervise:
         from penstock.guard.supervise import become_supervisor
 
@@ -97,6 +101,9 @@ def fit(
 
 
 def _check(options: FitOptions) -> None:
+    for name in ("epochs", "initial_epoch"):
+        if not isinstance(getattr(options, name), Integral):
+            raise InvalidInput(f"{name} must be a whole number, not {getattr(options, name)!r}.")
     if options.epochs < 0 or options.initial_epoch < 0:
         raise InvalidInput(f"epochs must not be negative: {options.epochs} from {options.initial_epoch}.")
     if options.validation_freq < 1:
@@ -109,5 +116,9 @@ def _check(options: FitOptions) -> None:
         raise InvalidInput(f"remat must be True, False, 'auto' or a list of layer names, not {options.remat!r}.")
     if options.checkpoint_steps is not None and options.checkpoint_steps < 1:
         raise InvalidInput(f"checkpoint_steps must be at least 1, not {options.checkpoint_steps}.")
+    if options.class_weight is not None and not isinstance(options.class_weight, Mapping):
+        raise InvalidInput(f"class_weight must be a dict such as {{0: 1.0, 1: 5.0}}, not {options.class_weight!r}.")
+    if options.checkpoint is not None and os.path.isfile(options.checkpoint):
+        raise InvalidInput(f"checkpoint is a folder, but {os.fspath(options.checkpoint)} is a file. Name another.")
     if options.resume and options.checkpoint is None:
         raise InvalidInput("resume=True needs checkpoint=, the folder to go on from.")

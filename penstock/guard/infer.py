@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import InvalidInput, MissingExtra
+from penstock.guard.epochs import refuse_arrays
 from penstock.guard.step import Control
 
 if TYPE_CHECKING:
@@ -31,11 +32,14 @@ def evaluate(
     """The model's loss and metrics over a dataset, as a dict. Nothing is kept between batches but the metrics."""
     keras_model, keras_step = _frameworks("evaluate()")
     keras_model.check(model)
+    refuse_arrays(ds, "ds")
     batches = iter(ds)
     first = next(batches, None)
     if first is None:
         raise InvalidInput("The dataset has no batches.")
-    keras_model.build(model, keras_model.unpack(first, class_weight))
+    shown = keras_model.unpack(first, class_weight)
+    keras_model.check_batch(model, shown)
+    keras_model.build(model, shown)
     step = keras_step.EvalStep(keras_step.make_backend(model))
     control = Control(who=f"{model.name} evaluation", first_micro=micro_batch)
     return evaluate_with(step, control, _joined(first, batches), steps=steps, class_weight=class_weight)
@@ -77,6 +81,7 @@ def predict(
     it an iterator of each batch's predictions is returned. Nothing is accumulated either way.
     """
     _, keras_step = _frameworks("predict()")
+    refuse_arrays(ds, "ds")
     found = _predictions(model, islice(iter(ds), steps), keras_step, micro_batch)
     if out is None:
         return found

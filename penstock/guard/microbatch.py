@@ -40,7 +40,7 @@ def count_rows(batch: object) -> int:
                 f"Make it an array, or a tuple if it is a list of arrays."
             )
         if len(shape) == 0:
-            raise InvalidInput(f"Batch entry {name!r} is a scalar; it has no rows to split.")
+            raise InvalidInput(f"Batch entry {name!r} is a scalar; it has no rows. Is .batch(n) missing?")
         if rows is not None and int(shape[0]) != rows:
             raise InvalidInput(f"Batch entry {name!r} has {int(shape[0])} rows where others have {rows}.")
         rows = int(shape[0])

@@ -199,6 +199,98 @@ def case_faults_in_every_phase_lose_and_double_nothing():
     assert len(list((folder / "0.12").glob("step-*.ckpt"))) == 2
 
 
+def tearing_in_its_graph(faults):
+    """An optimizer that changes all variables twice; between, its graph may fail."""
+    import tensorflow as tf
+
+    def check(value):
+        if faults["left"]:
+            faults["left"] -= 1
+            raise MemoryError("injected in apply")
+        return value
+
+    class Tearing(keras.optimizers.SGD):
+        def apply(self, grads, trainable_variables=None):
+            super().apply(grads, trainable_variables)
+            passed = [tf.ensure_shape(tf.numpy_function(check, [g], g.dtype), g.shape) for g in grads]
+            super().apply(passed, trainable_variables)
+
+    return Tearing(0.1, momentum=0.9)
+
+
+def values_of(model):
+    variables = (*model.variables, *model.metrics_variables, *model.optimizer.variables)
+    return [np.array(keras.ops.convert_to_numpy(variable)) for variable in variables]
+
+
+def case_a_whole_step_that_tears_in_its_graph_is_put_back():
+    """On TensorFlow a batch in one part is one graph; here it fails after some variables were written."""
+    if basic.BACKEND != "tensorflow":
+        return
+    results, faults, drop = [], {"left": 0}, keras_step.TrainStep.drop
+    for bad in (False, True):
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dropout(0.3), keras.layers.Dense(4)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(tearing_in_its_graph(faults), loss, metrics=["accuracy"])
+        before, put_back = [], []
+
+        class Tear(keras.callbacks.Callback):
+            def on_train_batch_begin(self, batch, logs=None, bad=bad, before=before):
+                faults["left"] = int(bad and batch % 2 == 1)
+                before[:] = values_of(self.model)
+
+        def dropped(step, model=model, before=before, put_back=put_back):
+            drop(step)
+            put_back.append(all(map(np.array_equal, before, values_of(model))))
+
+        keras_step.TrainStep.drop = dropped
+        try:  # one row each: smaller parts of larger batches would draw other dropout
+            history = ps.fit(model, batches(X, Y, size=1), callbacks=[Tear()]).history
+        finally:
+            keras_step.TrainStep.drop = drop
+        assert put_back == [True] * (len(X) // 2 if bad else 0), put_back
+        results.append((model, history))
+    assert_same(results[0][0], results[1][0], rtol=0)
+    assert results[0][1] == results[1][1]
+
+
+def case_mistakes_are_said_in_words():
+    ds = batches(X, Y)
+    for data, says in (
+        ((X, Y), "arrays, not a stream of batches"),
+        (X, "arrays, not a stream of batches"),
+        ([(X,)], "no labels"),
+        ([(X, Y[:5])], "5 rows where others have"),
+        ([(X.tolist(), Y.tolist())], "is a float|is a list"),
+        ([(X[0], Y[0])], "batch"),
+    ):
+        with pytest.raises(InvalidInput, match=says):
+            ps.fit(basic.dense("sgd"), data)
+    (FOLDER / "taken").write_text("")
+    for options, says in (
+        ({"validation_data": (X, Y)}, "validation_data is arrays"),
+        ({"epochs": "3"}, "epochs"),
+        ({"epochs": 1.5}, "epochs"),
+        ({"class_weight": "balanced"}, "class_weight"),
+        ({"checkpoint": FOLDER / "taken"}, "is a file"),
+    ):
+        with pytest.raises(InvalidInput, match=says):
+            ps.fit(basic.dense("sgd"), ds, **options)
+    with pytest.raises(InvalidInput, match="arrays, not"):
+        ps.evaluate(basic.dense("sgd"), (X, Y))
+    with pytest.raises(InvalidInput, match="arrays, not"):
+        ps.predict(basic.dense("sgd"), X)
+    one = keras.callbacks.EarlyStopping("loss")  # Keras takes a single callback as well
+    assert len(ps.fit(basic.dense("sgd"), ds, callbacks=one).history["loss"]) == 1
+
+
+def case_a_model_that_is_not_compiled_predicts():
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4)])
+    found = np.concatenate(list(ps.predict(model, [X[:8], X[8:]], micro_batch=3)))
+    assert np.allclose(found, X @ model.get_weights()[0], atol=1e-5)
+
+
 def shuffled():
     return ps.from_tensor_slices((X, Y)).shuffle(seed=3).batch(8)
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from penstock.core.errors import InvalidInput
 from penstock.guard.frameworks.keras_loss import LossTerms
+from penstock.guard.microbatch import count_rows
 
 Values = list[Any]
 
@@ -51,6 +52,17 @@ def check(model: keras.Model) -> None:
         raise InvalidInput("steps_per_execution above 1 hides steps from the guard. Compile without it.")
     if keras.distribution.distribution() is not None:
         raise InvalidInput("keras.distribution is set; the guard steps on one device. Unset it.")
+
+
+def check_batch(model: keras.Model, batch: tuple[Any, Any, Any]) -> None:
+    """Say what is wrong with a batch before Keras meets it: it would speak of dtypes and of its own frames."""
+    count_rows(batch)
+    own_loss = type(model).compute_loss is not keras.Model.compute_loss
+    if batch[1] is None and model._compile_loss is not None and not own_loss:
+        raise InvalidInput(
+            "The batches have no labels, and the model was compiled with a loss. Give batches (x, y) or "
+            "(x, y, sample_weight) as tuples."
+        )
 
 
 def build(model: keras.Model, batch: tuple[Any, Any, Any]) -> None:

@@ -24,6 +24,9 @@ from penstock.guard.frameworks.keras import Program, Values
 class JaxBackend:
     """Runs a Keras model's parts with JAX."""
 
+    whole_step = None
+    """In one program XLA would plan the new weights and optimizer state beside the activations."""
+
     def __init__(self, model: keras.Model) -> None:
         self.model = model
         self.program = Program(model)
@@ -92,7 +95,9 @@ class JaxBackend:
         return [variable.value for variable in self.model.optimizer.variables]
 
     def _make_functions(self) -> None:
-        program, optimizer = self.program, self.model.optimizer
+        # A model that only predicts need not be compiled, and then has no optimizer.
+        optimizer: Any = getattr(self.model, "optimizer", None)
+        program = self.program
 
         def total(
             weights: Values, state: Values, optimizer_values: Values, data: Any, ratios: Any, weight: Any
@@ -116,7 +121,8 @@ class JaxBackend:
         self._evaluate = jit(evaluate)
         self._counts = jit(program.counts, static_argnums=(3,))
         self._predict = jit(program.predict)
-        self._apply = jit(optimizer.stateless_apply)
+        if optimizer is not None:
+            self._apply = jit(optimizer.stateless_apply)
         self._add = jit(add, donate_argnums=(0,))
 
 

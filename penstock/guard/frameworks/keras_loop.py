@@ -175,6 +175,7 @@ class Training:
             raise InvalidInput("The dataset has no batches.")
         shown = self._unpacked(first) if first is not None else None
         if shown is not None:
+            keras_model.check_batch(self.model, shown)
             self._spec = keras_save.spec_of(shown)
         if self._spec is None:
             raise InvalidInput("There is no batch to build the model from, and nothing to train.")
@@ -225,7 +226,7 @@ class Training:
         if isinstance(options.callbacks, keras.callbacks.CallbackList):
             return options.callbacks
         return keras.callbacks.CallbackList(
-            list(options.callbacks or ()),
+            keras.tree.flatten(options.callbacks or ()),
             add_history=True,
             add_progbar=options.verbose != 0,
             verbose=options.verbose,

@@ -23,10 +23,14 @@ Logs = dict[str, float]
 class Backend(Protocol):
     """What the steps below ask of one backend. Only `apply` and `commit` change anything.
 
-    `apply` writes the state too, with the weights: a step is taken whole or not at all.
+    `apply` writes the state too, with the weights: a step is taken whole or not at all. `whole_step` does what
+    `begin`, `gradients` and `apply` do for a batch in one part, where that is quicker; `undo` puts it back as well.
     """
 
     program: Program
+
+    @property
+    def whole_step(self) -> Callable[[Any], dict[str, Any]] | None: ...
 
     def data(self, batch: Any) -> Any: ...
     def begin(self) -> None: ...
@@ -115,24 +119,43 @@ class TrainStep(_Step):
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
         self.logs: dict[str, Any] = {}
+        self._whole: Any = None
+        self._failed = False
 
     def begin(self, parts: Sequence[Part]) -> None:
         """As for every step; the first split batch looks for masks before it trusts shares of rows."""
+        self._whole = None
+        if len(parts) == 1 and self.backend.whole_step is not None and not self._failed:
+            self.phase = "forward"
+            self._whole = self.backend.data(parts[0].data)
+            return
         if len(parts) > 1 and not self.backend.program.terms.needs_counts:
             self._look_for_masks(parts[0])
         super().begin(parts)
 
     def part(self, part: Part) -> None:
-        """Add one part's gradients."""
-        data = self.backend.data(part.data)
+        """Add one part's gradients. A whole batch waits for `apply`."""
         self.phase = "backward"
+        if self._whole is not None:
+            return
+        data = self.backend.data(part.data)
         ratios = self._ratios.get(part.start)
         _, self.logs, self._state = self.backend.gradients(self._state, data, ratios, part.share)
 
     def apply(self) -> None:
         """Step the optimizer once and write metrics and statistics back."""
-        self.phase = "apply"
-        self.backend.apply(self._state)
+        step = self.backend.whole_step
+        if self._whole is not None and step is not None:
+            self.logs = step(self._whole)
+        else:
+            self.phase = "apply"
+            self.backend.apply(self._state)
+        self._whole, self._failed = None, False
+
+    def drop(self) -> None:
+        """As for every step. The batch is tried again in single phases, which tell where memory is short."""
+        self._whole, self._failed = None, True
+        super().drop()
 
     _looked = False
 

@@ -20,6 +20,9 @@ from penstock.guard.frameworks.torch_state import Copies, Generators
 class TorchBackend:
     """Runs a Keras model's parts with torch."""
 
+    whole_step = None
+    """Nothing is compiled: one call would save nothing."""
+
     def __init__(self, model: keras.Model) -> None:
         if model.jit_compile:
             raise InvalidInput("jit_compile=True with the torch backend is not supported. Compile without it.")

@@ -96,6 +96,15 @@ def test_asked_nbytes(text, nbytes):
     assert asked_nbytes(text) == nbytes
 
 
+def test_the_line_that_speaks_of_memory_is_told():
+    graph = 'Graph execution error:\n\nDetected at node step defined at\n  File "/x/memory.py", line 3\n'
+    assert (
+        classify(RuntimeError(graph + "Out of memory allocating 96 bytes.")).text
+        == "Out of memory allocating 96 bytes."
+    )
+    assert classify(MemoryError("no room\nmore")).text == "no room"
+
+
 def test_result_holds_no_exception():
     found = classify(RuntimeError(CPU_TEXT))
     assert found is not None
