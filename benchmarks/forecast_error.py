@@ -31,7 +31,8 @@ sys.path[:0] = [str(ROOT)]  # so that it also runs as a file
 from benchmarks.forecast_models import HELD_OUT, TUNED, batch, builder, name_of  # noqa: E402
 from benchmarks.report import machine  # noqa: E402
 
-STACKS = ("torch", "keras-torch", "keras-tensorflow", "keras-jax")
+STACKS = ("torch", "keras-torch", "keras-tensorflow", "keras-tensorflow-onednn", "keras-jax")
+"""TensorFlow turns oneDNN on by itself on some processors. With it comes a pool that keeps a step's memory."""
 MODELS = (*TUNED, *HELD_OUT)
 COMPARED = ("cnn", "resnet")
 """Models whose other settings are forecast and run too."""
@@ -55,7 +56,7 @@ def predict(stack: str, kind: str) -> dict[str, Any]:
     """Forecast the batch, whole and in parts; for some models the other settings, as a plain forecast compares them."""
     from penstock.guard.forecast import ForecastOptions, forecast
 
-    backend = None if stack == "torch" else stack.removeprefix("keras-")
+    backend = None if stack == "torch" else backend_of(stack)
     options = ForecastOptions(batch=BATCH, backend=backend, probe_rows=PROBED, timeout_s=1800)
     name = f"{Path(__file__).parent / 'forecast_models.py'}:{name_of(stack, kind)}"
     example = batch(stack, kind, 32)
@@ -96,20 +97,26 @@ def real(stack: str, kind: str, way: str) -> int:
     return (int(status["VmHWM"].split()[0]) - int(status["RssFile"].split()[0])) * 1024
 
 
-def in_child(stack: str, kind: str, way: str) -> int:
-    """Train in a process of its own; returns its peak."""
-    env = {**os.environ, "KERAS_BACKEND": stack.removeprefix("keras-"), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    env |= {"OMP_WAIT_POLICY": "PASSIVE", **({} if way == "loose" else STEADY)}
+def backend_of(stack: str) -> str:
+    """Keras' name for it."""
+    return stack.removeprefix("keras-").removesuffix("-onednn")
+
+
+def in_child(stack: str, kind: str, way: str) -> Any:
+    """Train in a process of its own and return its peak; or forecast, for which oneDNN is turned on or off too."""
+    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": str(int(stack.endswith("-onednn")))}
+    if way != "predict":
+        env |= {"OMP_WAIT_POLICY": "PASSIVE", "KERAS_BACKEND": backend_of(stack), **({} if way == "loose" else STEADY)}
     command = [sys.executable, "-W", "ignore", __file__, "real", stack, kind, way]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(f"{kind} on {stack}, {WAYS[way]}, failed:\n{done.stderr[-2000:]}")
-    return int(done.stdout.splitlines()[-1])
+        raise SystemExit(f"{kind} on {stack}, {WAYS.get(way, way)}, failed:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def measure(stack: str, kind: str) -> Row:
     """One model on one stack. Parts and the default allocator are looked at with some models."""
-    said = predict(stack, kind)
+    said = in_child(stack, kind, "predict")
     ways = ["whole"]
     ways += ["split"] if kind in ("cnn", *HELD_OUT) else []
     ways += [way for way in ("bf16", "remat") if way in said]
@@ -128,8 +135,12 @@ def whereabouts() -> str:
 
 
 def stated(rows: list[Row]) -> dict[str, float]:
-    """The error that forecasts state for each stack: the worst of all of its rows, rounded up to a whole percent."""
-    return {stack: math.ceil(miss * 100) / 100 for stack, miss in worst(rows, MODELS, STATED).items()}
+    """The error that forecasts state for a framework: the worst of all of its rows, rounded up to a whole percent."""
+    found: dict[str, float] = {}
+    for stack, miss in worst(rows, MODELS, STATED).items():
+        name = stack.removesuffix("-onednn")  # a forecast does not say which of the two it is for
+        found[name] = max(found.get(name, 0.0), math.ceil(miss * 100) / 100)
+    return found
 
 
 def misses(row: Row) -> dict[str, float]:
@@ -172,7 +183,8 @@ def summary(rows: list[Row]) -> str:
     for name, kinds, ways in groups:
         found = worst(rows, kinds, ways)
         out.append(f"| {name} | " + " | ".join(f"{found[s]:.1%}" if s in found else "-" for s in STACKS) + " |")
-    all_of = stated(rows)
+    by_framework = stated(rows)
+    all_of = {s: by_framework[s.removesuffix("-onednn")] for s in STACKS if s.removesuffix("-onednn") in by_framework}
     out.append(
         "| stated by forecasts | " + " | ".join(f"{all_of[s]:.0%}" if s in all_of else "-" for s in STACKS) + " |"
     )
@@ -231,6 +243,6 @@ def pairs(word: str) -> list[tuple[str, str]]:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["real"]:
-        print(real(*sys.argv[2:5]))
+        print(json.dumps(predict(*sys.argv[2:4]) if sys.argv[4] == "predict" else real(*sys.argv[2:5])))
     else:
         main(sys.argv[1:] or [f"{stack}/{kind}" for kind in (*HELD_OUT, *TUNED) for stack in STACKS])

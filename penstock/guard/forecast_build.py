@@ -12,11 +12,16 @@ from __future__ import annotations
 import importlib.util
 import pickle
 import sys
+import traceback
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from penstock.core.errors import InvalidInput, NotFound
+from penstock.core.errors import InvalidInput, NotFound, PenstockError
 from penstock.guard.forecast_subject import Maker
+
+MOST_TEXT = 400
 
 
 def split_name(text: str) -> tuple[Path, str]:
@@ -32,19 +37,20 @@ def split_name(text: str) -> tuple[Path, str]:
 
 def built_maker(folder: Path, spec: dict[str, Any]) -> Maker:
     """Build once to see what it is; every setting then builds afresh."""
-    build = load_build(Path(spec["file"]), spec["function"])
+    path = Path(spec["file"])
+    build = partial(call_build, load_build(path, spec["function"]), path, spec["function"])
     example = load_example(folder)
-    model = unpacked(build())[0]
+    model = build()[0]
     packages = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
     # A Keras model on the torch backend is a torch module as well, so Keras is asked first.
     if "keras" in packages:
         from penstock.guard.frameworks.forecast_keras import KerasMaker
 
-        return KerasMaker(lambda: unpacked(build()), example)
+        return KerasMaker(build, example)
     if "torch" in packages:
         from penstock.guard.frameworks.forecast_torch import TorchMaker
 
-        return TorchMaker(lambda: unpacked(build()), example)
+        return TorchMaker(build, example)
     raise InvalidInput(f"{spec['function']}() returned a {type(model).__name__}, not a Keras model or a torch module.")
 
 
@@ -58,12 +64,35 @@ def load_build(path: Path, name: str) -> Any:
     sys.modules[path.stem] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise InvalidInput(f"{path.name} cannot be run: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # a script without `if __name__ == "__main__"` may exit
+        raise InvalidInput(f"{path.name} cannot be run: {told(error)}{_line(error, path)}") from error
     found = getattr(module, name, None)
     if not callable(found):
         raise InvalidInput(f"{path.name} has no function {name!r}.")
     return found
+
+
+def call_build(build: Callable[[], Any], path: Path, name: str) -> tuple[Any, Any, Any]:
+    """What the user's function makes; what it raises is told in one sentence, with the line of their file."""
+    try:
+        result = build()
+    except PenstockError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise InvalidInput(f"{name}() of {path.name} failed: {told(error)}{_line(error, path)}") from error
+    return unpacked(result)
+
+
+def told(error: BaseException) -> str:
+    """An exception in one line: its type and the beginning of what it says."""
+    text = " ".join(str(error).split())
+    short = text if len(text) <= MOST_TEXT else text[:MOST_TEXT] + " ..."
+    return f"{type(error).__name__}: {short}" if short else type(error).__name__
+
+
+def _line(error: BaseException, path: Path) -> str:
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f" (line {lines[-1]} of {path.name})" if lines else ""
 
 
 def unpacked(result: Any) -> tuple[Any, Any, Any]:

@@ -27,6 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core.errors import InvalidInput, PenstockError
+from penstock.guard.classify import classify
+from penstock.guard.forecast_build import told
 from penstock.guard.forecast_curve import STEPS, Means, Tried, next_rows
 from penstock.guard.forecast_peak import Peak, held_nbytes
 from penstock.guard.forecast_result import Setting
@@ -64,15 +66,25 @@ def main(folder: str, fd: str, change: str = "") -> int:
 
         try:
             run(make_maker(Path(folder), spec), spec, tell)
-        except PenstockError as error:
+        except Exception as error:
+            text, invalid = _failure(error)
             if change:
-                tell("note", text=str(error))
+                tell("note", text=text)
                 return 0
-            tell("failed", text=str(error), invalid=isinstance(error, ValueError))
+            tell("failed", text=text, invalid=invalid)
             return 1
         if not change:
             tell("done")
     return 0
+
+
+def _failure(error: Exception) -> tuple[str, bool]:
+    """What to tell about a probe that failed, and whether the call or the model is to blame."""
+    if isinstance(error, PenstockError):
+        return str(error), isinstance(error, ValueError)
+    if classify(error) is not None:
+        return f"memory ran out: {told(error)}", False
+    return f"The model failed on the example batch: {told(error)}", True
 
 
 def make_maker(folder: Path, spec: dict[str, Any]) -> Maker:
@@ -165,8 +177,7 @@ def _noting(what: str, tell: Tell) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # whatever a framework raises for a setting that it does not support
-        said = (str(error).splitlines() or [""])[0][:200]
-        tell("note", text=f"{what} could not be tried: {type(error).__name__}: {said}")
+        tell("note", text=f"{what} could not be tried: {told(error)}")
 
 
 def row_nbytes(subject: Subject) -> int:
@@ -188,6 +199,8 @@ def probe(subject: Subject, setting: Setting, spec: dict[str, Any], means: Means
         found = measure(subject, rows, divided=len(tried) < DIVIDED)
         if not tried:
             found["evaluate"] = measure_evaluation(subject, rows)
+        elif subject.keeps:  # what a larger part's gradients took is still held, and would pass for the optimizer's
+            found.pop("apply", None)
         # Of the CPU time only that of steps: it is what grows with the rows.
         tried.append(Tried(rows, found["whole"], STEPS * found["step_s"], found["step_s"]))
         tell("point", **about, rows=rows, **found, base=base, seconds=time.perf_counter() - start_s)
@@ -205,23 +218,25 @@ def probe(subject: Subject, setting: Setting, spec: dict[str, Any], means: Means
 def measure(subject: Subject, rows: int, *, divided: bool = True) -> dict[str, float]:
     """What a whole and a split step take with parts of so many rows, above what is held between steps.
 
-    A split step shows what the sums cost, which does not depend on the rows: large sizes go without.
+    A split step shows what the sums cost, which does not depend on the rows: large sizes go without. Where a whole step
+    is one call, it has the gradients' peak, and what the optimizer takes alone is seen in the split step.
     """
     parts = list(split(subject.batch(rows * (2 if divided else 1)), rows))
     whole = [Part(parts[0].data, 0, rows, 1.0)]
     _step(subject.train, whole)  # the first step at a size also compiles for it, and may not show its peak
-    peaks: list[tuple[int, int]] = []
+    peaks: list[tuple[float, float]] = []
     times: list[float] = []
     while not times or (len(times) < REPEATS and sum(times) < SLOW_S):
         gradients, apply, seconds = _above_rest(subject, subject.train, whole)
-        peaks.append((gradients, apply))
+        peaks.append((max(gradients, apply) if subject.at_once else gradients, apply))
         times.append(seconds)
-    found = {
-        "whole": max(gradients for gradients, _ in peaks),
-        "apply": statistics.median(apply for _, apply in peaks),
-        "step_s": statistics.median(times),
-    }
-    if divided:
+    found = {"whole": max(gradients for gradients, _ in peaks), "step_s": statistics.median(times)}
+    if not subject.at_once:
+        found["apply"] = statistics.median(apply for _, apply in peaks)
+    if divided and subject.at_once:
+        _step(subject.train, parts)  # parts have a program of their own, which is compiled here
+        found["split"], found["apply"], _ = _above_rest(subject, subject.train, parts)
+    elif divided:
         found["split"] = _above_rest(subject, subject.train, parts)[0]
     del parts, whole
     release()

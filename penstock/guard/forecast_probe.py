@@ -104,17 +104,28 @@ def _pack(model: Any, spec: Mapping[str, Any], folder: Path) -> tuple[dict[str, 
 def _listen(folder: Path, env: Mapping[str, str], timeout_s: float, heard: Callable[[Finding], None]) -> list[Finding]:
     findings: list[Finding] = []
     with open(folder / "said.txt", "w+b") as said, _started(folder, env, said) as (process, pipe):
-        for finding in _lines(pipe, time.monotonic() + timeout_s):
+        end_s = time.monotonic() + timeout_s
+        for finding in _lines(pipe, end_s):
             findings.append(finding)
             heard(finding)
-        late = process.poll() is None and not (findings and findings[-1]["kind"] in ("done", "failed"))
-        if late:
-            process.kill()
-        code = process.wait()
-        why = f"took longer than {timeout_s:.0f} s" if late else _ending(code)
+        code = _code(process, end_s)
+        why = f"took longer than {timeout_s:.0f} s" if code is None else _ending(code)
         said.seek(0)
         findings.append({"kind": "ended", "why": why, "said": _last_lines(said.read().decode(errors="replace"))})
     return findings
+
+
+def _code(process: subprocess.Popen[bytes], end_s: float) -> int | None:
+    """The code with which the child ends; None if it had to be stopped.
+
+    Its end of the pipe closes a moment before it is gone: a framework takes a while to shut down.
+    """
+    try:
+        return process.wait(max(0.0, end_s - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return None
 
 
 @contextmanager

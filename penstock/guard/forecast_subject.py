@@ -37,6 +37,8 @@ class Subject(Protocol):
     precision: str
     keeps: bool
     """Whether the framework keeps what a step took, for the next one."""
+    at_once: bool
+    """Whether a batch in one part takes its whole step in `train.apply`."""
 
     @property
     def train(self) -> Phases:

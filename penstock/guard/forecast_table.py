@@ -104,6 +104,8 @@ def _advice(forecast: Forecast) -> list[str]:
         if found:
             return [*lines, f"With {setting} it fits in parts of at most {found:,} rows."]
     short = forecast.peak(micro=1) / MARGIN - forecast.limit.nbytes
+    if forecast.parts.base > forecast.limit.nbytes * MARGIN:
+        return [*lines, f"The framework alone takes {size(forecast.parts.base)}: it needs {size(short)} more memory."]
     return [*lines, f"It needs {size(short)} more memory, a smaller model, or an optimizer with less state."]
 
 

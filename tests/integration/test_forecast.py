@@ -267,7 +267,27 @@ class TestCommand:
 
     @pytest.mark.timeout(1500)
     def test_a_broken_build_is_told(self, tmp_path):
-        (tmp_path / "net.py").write_text("def build():\n    return 3\n")
+        (tmp_path / "net.py").write_text("def build():\n    return 3\n\ndef broken():\n    return no_such_name\n")
+        for name, said in (
+            ("build", "returned a int"),
+            ("broken", "NameError: name 'no_such_name' is not defined (line 5"),
+        ):
+            found = self.plan(f"{tmp_path}/net.py:{name}", "--shape", "4")
+            assert found.returncode == 1 and "Traceback" not in found.stderr
+            assert said in " ".join(found.stderr.split())
+
+    @pytest.mark.timeout(1500)
+    def test_a_model_that_does_not_take_the_shape_is_told(self, tmp_path):
+        """Not that time was up, nor a traceback: what the model said about the batch."""
+        (tmp_path / "net.py").write_text("import torch\n\ndef build():\n    return torch.nn.Linear(4, 2)\n")
+        found = self.plan(f"{tmp_path}/net.py:build", "--shape", "5", "--classes", "2")
+        said = " ".join(found.stderr.split())
+        assert found.returncode == 1 and "Traceback" not in said and "longer than" not in said
+        assert "The model failed on the example batch: RuntimeError: mat1 and mat2 shapes cannot be multiplied" in said
+
+    @pytest.mark.timeout(1500)
+    def test_a_probe_that_dies_says_how(self, tmp_path):
+        """A process that is gone before it is asked was not late."""
+        (tmp_path / "net.py").write_text("import os\n\ndef build():\n    os.abort()\n")
         found = self.plan(f"{tmp_path}/net.py:build", "--shape", "4")
-        assert found.returncode == 1 and "Traceback" not in found.stderr
-        assert "returned a int" in " ".join(found.stderr.split())
+        assert found.returncode == 1 and "was killed by signal 6" in " ".join(found.stderr.split())

@@ -96,6 +96,7 @@ class KerasSubject:
         self.keeps = keras.backend.backend() == "tensorflow" and not model.jit_compile
         self._example = keras_model.unpack(example)
         self.backend = make_backend(model)
+        self.at_once = self.backend.whole_step is not None
         self.train, self.evaluate = TrainStep(self.backend), EvalStep(self.backend)
 
     def state(self) -> dict[str, int]:

@@ -98,7 +98,7 @@ class TorchSubject:
         self, model: torch.nn.Module, loss: Any, optimizer: torch.optim.Optimizer, example: Any, precision: str
     ) -> None:
         self.who, self.precision = type(model).__name__, precision
-        self.keeps = False
+        self.keeps = self.at_once = False
         self._model, self._loss, self._optimizer, self._example = model, loss, optimizer, example
         self.train = TorchStepper(model, optimizer, TorchOptions(precision=precision, device="cpu"))
         self.train.loss_fn = loss
@@ -209,6 +209,11 @@ def _made(optimizer: Any, model: torch.nn.Module) -> torch.optim.Optimizer:
         return torch.optim.AdamW(model.parameters())
     if isinstance(optimizer, torch.optim.Optimizer):
         return optimizer
+    if not callable(optimizer):
+        raise InvalidInput(
+            f"The optimizer is a {type(optimizer).__name__}; give a torch optimizer, or a function of the parameters "
+            f"that makes one, such as torch.optim.AdamW."
+        )
     made = optimizer(model.parameters())
     if not isinstance(made, torch.optim.Optimizer):
         raise InvalidInput(f"optimizer(parameters) returned a {type(made).__name__}, not a torch optimizer.")
