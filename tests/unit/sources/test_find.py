@@ -25,7 +25,7 @@ MANY = 20_000
 
 def held_nbytes() -> int:
     """What penstock's lines hold, and names decoded by `os`: an earlier test's thread may still compile beside this."""
-    files = (f"{Path(penstock.__file__).parent}/*", os.__file__)
+    files = (f"{Path(penstock.__file__).parent}/*", os.fsdecode.__code__.co_filename)
     ours = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, file) for file in files])
     return sum(trace.size for trace in ours.traces)
 
