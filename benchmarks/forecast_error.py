@@ -198,7 +198,7 @@ def page(rows: list[Row]) -> str:
         f"steps. The aim is 10 %. Each number is one run, of the day and on the machine beside it. Written by "
         f"`benchmarks/forecast_error.py`.\n\n{summary(rows)}\n\n"
         "How probes are chosen was tuned on some of the models; the held-out ones were added afterwards. bfloat16 and "
-        "rematerialisation are forecast as a plain `forecast` compares them, with fewer probes.\n\n"
+        "rematerialisation are forecast as a plain `forecast` compares them, with smaller probes.\n\n"
         f"{lines(rows)}\n\n"
         '"Default malloc" is the same training without MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_, for which '
         "forecasts do not hold; it is not in the worst errors.\n"

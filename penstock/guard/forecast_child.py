@@ -105,15 +105,14 @@ def make_maker(folder: Path, spec: dict[str, Any]) -> Maker:
 def run(maker: Maker, spec: dict[str, Any], tell: Tell) -> None:
     """Probe the first setting, then the others that are to be compared; one of these that fails is only noted."""
     means = Means(spec["top"], spec["room"], spec["seconds"] * (1.0 if spec["precision"] else FIRST_SHARE))
-    means = replace(means, fewest=spec.get("fewest", means.fewest))
     own, keeps = settle(maker, spec["precision"], spec, means, tell)
     if spec["precision"] is None and own != LOWER:
         rest = spec["seconds"] * (1 - FIRST_SHARE)
         if keeps:
-            elsewhere(spec, {"precision": LOWER, "seconds": rest, "fewest": 2}, LOWER, tell)
+            elsewhere(spec, {"precision": LOWER, "seconds": rest}, LOWER, tell)
             return
         with _noting(LOWER, tell):
-            settle(maker, LOWER, spec, replace(means, seconds=rest, fewest=2), tell)
+            settle(maker, LOWER, spec, replace(means, seconds=rest), tell)
 
 
 def elsewhere(spec: dict[str, Any], change: dict[str, Any], what: str, tell: Tell) -> None:
@@ -144,7 +143,7 @@ def settle(maker: Maker, precision: str | None, spec: dict[str, Any], means: Mea
     rows = probe(subject, setting, spec, means, tell)
     keeps = subject.keeps
     if spec["remat"] is None and keeps:
-        what = {"precision": setting.precision, "remat": True, "seconds": means.seconds, "fewest": 2}
+        what = {"precision": setting.precision, "remat": True, "seconds": means.seconds}
         del subject
         release()
         elsewhere(spec, what, str(Setting(setting.precision, True)), tell)
@@ -169,7 +168,7 @@ def compare_remat(
     if planned and with_remat is not None:
         tell("ratio", precision=plain.precision, remat=plain.remat, ratio=with_remat / planned)
     else:
-        probe(subject, Setting(plain.precision, True), spec, replace(means, fewest=2), tell)
+        probe(subject, Setting(plain.precision, True), spec, means, tell)
 
 
 @contextmanager

@@ -96,7 +96,9 @@ class Tried:
 class Means:
     """What probing may use: no more rows than `top`, bytes above the base, CPU seconds.
 
-    The first `fewest` sizes are measured even if that takes longer. CPU seconds, so that a busy machine says the same.
+    The first `fewest` sizes are measured even if that takes longer, in every setting: kernels' working memory rises
+    faster at few rows. Of one run of a rematerialised CNN on TensorFlow the line through 8 and 32 rows was 26 % over at
+    256 rows, that through 32 and 64 rows 3 %. CPU seconds, so that a busy machine says the same.
     """
 
     top: int

@@ -247,6 +247,28 @@ class TestCommand:
         assert values["fits"] is True and values["batch"] == 64 and values["limit"]["nbytes"] == 10**9
         assert values["parts"]["row"] == WIDTH * 4 + 8
 
+    @pytest.mark.timeout(1500)
+    def test_a_keras_sequential_says_its_own_shapes(self, tmp_path):
+        """As the first example of --help: no data, no shape."""
+        (tmp_path / "net.py").write_text(KERAS)
+        words = (
+            "--batch",
+            "64",
+            "--memory",
+            "4GB",
+            "--no-remat",
+            "--precision",
+            "float32",
+            "--backend",
+            "jax",
+            "--json",
+        )
+        found = self.plan(f"{tmp_path}/net.py:build", *words)
+        assert found.returncode == 0, found.stderr
+        values = json.loads(found.stdout)
+        assert values["framework"] == "keras-jax" and values["fits"] is True
+        assert values["parts"]["row"] == WIDTH * 4 + 8
+
     @pytest.mark.parametrize(
         ("words", "said"),
         [

@@ -144,20 +144,25 @@ class KerasSubject:
 def example_of(model: keras.Model) -> Any:
     """Rows of zeros in the shapes that a model with known inputs takes and gives."""
     if not getattr(model, "inputs", None):
-        raise InvalidInput(f"{type(model).__name__} does not say what it takes. Give data, or a batch.")
-    x = keras.tree.map_structure(lambda tensor: np.zeros(_shape(tensor), tensor.dtype), model._inputs_struct)
+        raise InvalidInput(f"{type(model).__name__} does not say what it takes. Give data, a batch, or --shape.")
+    # A Sequential has one input and one output and, unlike a functional model, no structures of them.
+    one = isinstance(model, keras.Sequential)
+    inputs, outputs = (model.inputs[0], model.outputs[0]) if one else (model._inputs_struct, model._outputs_struct)
+    x = keras.tree.map_structure(lambda tensor: np.zeros(_shape(tensor), tensor.dtype), inputs)
     sparse = model.compiled and "sparse" in str(getattr(model.loss, "name", model.loss)).lower()
 
     def label(tensor: Any) -> np.ndarray:
         return np.zeros(_shape(tensor)[:-1], np.int64) if sparse else np.zeros(_shape(tensor), np.float32)
 
-    y = keras.tree.map_structure(label, model._outputs_struct)
+    y = keras.tree.map_structure(label, outputs)
     return (tuple(x) if isinstance(x, list) else x), (tuple(y) if isinstance(y, list) else y)
 
 
 def _shape(tensor: Any) -> tuple[int, ...]:
     if None in tensor.shape[1:]:
-        raise InvalidInput(f"The model's {tensor.name!r} has an open shape {tensor.shape}. Give data, or a batch.")
+        raise InvalidInput(
+            f"The model's {tensor.name!r} has an open shape {tensor.shape}. Give data, a batch, or --shape."
+        )
     return (2, *tensor.shape[1:])
 
 
