@@ -1,7 +1,7 @@
 """Numbers from text, compiled: a stretch of CSV lines straight into row-major arrays.
 
-Covers: the Numba kernel for lines without quotes whose wanted columns are all floats or integers, its tables, and
-compiling it in the background while PyArrow serves.
+Covers: the Numba kernel for lines without quotes whose wanted columns are all floats or integers, and its tables;
+it is compiled in the background while PyArrow serves (compile_background.py).
 Does not cover: text, dates, quotes, damaged lines: the kernel hands these back and PyArrow reads them (csv_parse.py).
 
 Every number is correctly rounded. Short numbers are one exact division, up to 19 digits the Eisel-Lemire product;
@@ -10,8 +10,6 @@ what that cannot settle (more digits, subnormals, words such as inf) is listed, 
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,11 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.memory.buffers import empty
+from penstock.sources.compile_background import Kernel
 
 SKIP, MATRIX, FLOAT, INTEGER = 0, 1, 2, 3
 """What becomes of a column: nothing, a column of the matrix, a float64 of its own, an int64 of its own."""
-
-_log = logging.getLogger("penstock")
 
 
 @dataclass(frozen=True)
@@ -55,47 +52,16 @@ class Parsed:
         return self.matrix if kind == MATRIX else self.floats[slot] if kind == FLOAT else self.integers[slot]
 
 
-class Kernel:
-    """The compiled parser of this process. Compiling starts at the first call and nobody waits for it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._ready: dict[Any, Any] = {}
-        self._asked: set[Any] = set()
-
-    def loaded(self, dtype: Any) -> Any:
-        """The compiled functions if they are there; nothing is started."""
-        return self._ready.get(np.dtype(dtype))
-
-    def get(self, dtype: Any, wait: bool = False) -> Any:
-        """The compiled functions for a matrix dtype, or None while they are not there."""
-        key = np.dtype(dtype)
-        found = self.loaded(key)
-        if found is not None:
-            return found
-        if wait:
-            self._compile(key)
-            return self._ready.get(key)
-        with self._lock:
-            if key not in self._asked:
-                self._asked.add(key)
-                threading.Thread(target=self._compile, args=(key,), name="penstock-compile", daemon=True).start()
-        return None
+class CsvKernel(Kernel):
+    """The compiled parser of this process."""
 
     def make(self, dtype: np.dtype[Any]) -> Any:
-        """Compile, or load what was compiled before."""
         from penstock.sources.csv_numba import compiled
 
         return compiled(dtype)
 
-    def _compile(self, key: np.dtype[Any]) -> None:
-        try:
-            self._ready[key] = self.make(key)
-        except Exception as error:  # a broken compiler costs speed, never the run
-            _log.warning("A parser could not be compiled (%s); PyArrow reads instead.", error)
 
-
-kernel = Kernel()
+kernel = CsvKernel()
 """One per process: compiled code is shared by all sources."""
 
 

@@ -18,7 +18,8 @@ import pyarrow.types as pt
 
 from penstock.memory.buffers import empty
 from penstock.memory.limits import current_limit
-from penstock.sources.csv_kernel import FLOAT, INTEGER, MATRIX, SKIP, Kernel, Layout, Parsed
+from penstock.sources.compile_background import Kernel
+from penstock.sources.csv_kernel import FLOAT, INTEGER, MATRIX, SKIP, Layout, Parsed
 from penstock.sources.json_parse import count_newlines
 from penstock.sources.table import Spec, TableShape
 

@@ -19,7 +19,7 @@ import pyarrow.types as pt
 
 from penstock.memory.buffers import empty
 from penstock.memory.limits import current_limit
-from penstock.sources.csv_kernel import Kernel
+from penstock.sources.compile_background import Kernel
 
 ROOMY_NBYTES = 1_000_000_000
 """A limit below which Arrow lays columns side by side: the compiler's own memory would be missed."""

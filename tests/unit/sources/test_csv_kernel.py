@@ -103,7 +103,7 @@ def test_integers_columns_and_empty_lines() -> None:
 
 
 def test_the_kernel_is_compiled_in_the_background() -> None:
-    fresh = csv_kernel.Kernel()
+    fresh = csv_kernel.CsvKernel()
     first = fresh.get(np.float64)
     assert first is None and fresh._asked == {np.dtype(np.float64)}
     assert fresh.get(np.float64, wait=True) is not None
