@@ -18,17 +18,26 @@ CONTESTANTS = {
 
 def run(options: Any) -> None:
     """Measure in turns, judge, write."""
-    from benchmarks import data, report
+    from benchmarks import data, pictures, report
     from benchmarks.harness import Race, race
 
     where = report.machine()
     path = data.images(64 if options.quick else 1000)
     names = list(CONTESTANTS["files"])
-    times = {"warm_s": 0.3, "window_s": 0.7} if options.quick else {"warm_s": 1.0, "window_s": 3.0}
+    pictures.compile_once()
     more = {"load": LOAD, "idle_s": 1.0 if options.quick else 6.0}
     shape = (BATCH, SIDE, SIDE, 3)
     plan = Race(
-        __name__, "files", str(path), names, shape, "uint8", options.turns(3), measure="idle", more=more, **times
+        __name__,
+        "files",
+        str(path),
+        names,
+        shape,
+        "uint8",
+        options.turns(3),
+        measure="idle",
+        more=more,
+        **pictures.times(options),
     )
     scores = race(plan)
     found = scores[0].median("waited")

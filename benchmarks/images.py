@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.child import Again, Build
+from benchmarks.child import Again, Build, start_numba
 
 BATCH, SIDE = 32, 224
 CORES = len(os.sched_getaffinity(0))
@@ -27,6 +27,7 @@ def penstock(path: str, *, fast: bool = False) -> Build:
 
     import penstock as ps
 
+    start_numba()
     return lambda: (
         ps.read_images(path, size=(SIDE, SIDE), fast=fast).shuffle(seed=1).batch(BATCH, drop_last=True).repeat()
     )
@@ -193,14 +194,23 @@ OURS = ("penstock", "penstock fast DCT")
 
 def run(options: Any) -> None:
     """Race, judge, write."""
-    from benchmarks import data, report
+    from benchmarks import data, pictures, report
     from benchmarks.harness import Race, race
 
     where = report.machine()
     path = data.images(64 if options.quick else 1000)
     names = list(CONTESTANTS["files"])
-    times = {"warm_s": 0.3, "window_s": 0.7} if options.quick else {"warm_s": 1.0, "window_s": 3.0}
-    plan = Race(__name__, "files", str(path), names, (BATCH, SIDE, SIDE, 3), "uint8", options.turns(4), **times)
+    pictures.compile_once()
+    plan = Race(
+        __name__,
+        "files",
+        str(path),
+        names,
+        (BATCH, SIDE, SIDE, 3),
+        "uint8",
+        options.turns(4),
+        **pictures.times(options),
+    )
     scores = race(plan)
     peers = [n for n in names if n not in OURS]
     verdicts = [

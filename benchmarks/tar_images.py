@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.child import Build
+from benchmarks.child import Build, start_numba
 from benchmarks.images import BATCH, CORES, SIDE
 
 SHARDS = 8
@@ -44,6 +44,8 @@ def penstock(path: str) -> Build:
     import simplejpeg  # noqa: F401
 
     import penstock as ps
+
+    start_numba()
 
     def build() -> Any:
         found = ps.read_webdataset(f"{path}/*.tar", sample=("jpg", "cls"), size=(SIDE, SIDE))
@@ -104,15 +106,15 @@ CONTESTANTS = {"tars": {"penstock": penstock, "WebDataset OpenCV": web_opencv, "
 
 def run(options: Any) -> None:
     """Race, judge, write."""
-    from benchmarks import report
+    from benchmarks import pictures, report
     from benchmarks.harness import Race, race
 
     where = report.machine()
     path = tars(64 if options.quick else 1000)
     names = list(CONTESTANTS["tars"])
-    times = {"warm_s": 0.3, "window_s": 0.7} if options.quick else {"warm_s": 1.0, "window_s": 3.0}
+    pictures.compile_once()
     shape = (BATCH, SIDE, SIDE, 3)
-    scores = race(Race(__name__, "tars", str(path), names, shape, "uint8", options.turns(4), **times))
+    scores = race(Race(__name__, "tars", str(path), names, shape, "uint8", options.turns(4), **pictures.times(options)))
     verdicts = [
         report.at_least(scores, "penstock", names[1:2], 1.25, "WebDataset with OpenCV"),
         report.no_more_memory(scores, "penstock", names[1:]),

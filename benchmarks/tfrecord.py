@@ -157,15 +157,15 @@ def _run_floats(options: Any) -> None:
 
 
 def _run_jpeg(options: Any) -> None:
-    from benchmarks import data, report
+    from benchmarks import data, pictures, report
     from benchmarks.harness import Race, race
 
     where = report.machine()
     path = data.tfrecord_images(64 if options.quick else 1000)
     names = list(CONTESTANTS["jpeg"])
-    times = {"warm_s": 0.3, "window_s": 0.7} if options.quick else {"warm_s": 1.0, "window_s": 3.0}
+    pictures.compile_once()
     shape = (IMAGES, SIDE, SIDE, 3)
-    scores = race(Race(__name__, "jpeg", str(path), names, shape, "uint8", options.turns(4), **times))
+    scores = race(Race(__name__, "jpeg", str(path), names, shape, "uint8", options.turns(4), **pictures.times(options)))
     verdicts = [
         report.at_least(scores, "penstock", names[1:], 1.25, "tf.data"),
         report.no_more_memory(scores, "penstock", names[1:]),
