@@ -15,8 +15,8 @@ from penstock.core.source import OnError
 from penstock.core.tree import Tree, flatten
 from penstock.dataset import Dataset
 from penstock.sources import storage
-from penstock.sources.arrays import AnyColumn, ArraySource, columns_of
-from penstock.sources.npy import JoinedArrays, StoredArray, members, stored_npy, stored_npz
+from penstock.sources.arrays import ArraySource, columns_of
+from penstock.sources.npy import joined_npy, joined_npz, stored_npz
 
 SUFFIXES = (".npy", ".npz")
 
@@ -58,7 +58,7 @@ def read_numpy(
         raise InvalidInput("Give either arrays or paths, not both in one dataset.")
     if isinstance(tree, str):
         return Dataset.of(_one(storage.expand(paths[0], suffixes=SUFFIXES), features, label, cache, policy))
-    found = {name: JoinedArrays([stored_npy(p) for p in storage.expand(leaf)]) for name, leaf in leaves.items()}
+    found = {name: joined_npy(storage.expand(leaf)) for name, leaf in leaves.items()}
     return Dataset.of(ArraySource(found, tree, f"numpy({', '.join(map(str, paths))})", policy))
 
 
@@ -80,17 +80,10 @@ def _one(
     if not files[0].lower().endswith(".npz"):
         if features is not None or label is not None:
             raise InvalidInput(f"features= and label= choose arrays of .npz files; {files[0]} holds a single one.")
-        return ArraySource({"value": JoinedArrays([stored_npy(p) for p in files])}, "value", shown, policy)
+        return ArraySource({"value": joined_npy(files)}, "value", shown, policy)
     folder = None if cache is None else os.fspath(cache)
-    archives = [stored_npz(path, folder) for path in files]
-    tree = _npz_tree(list(archives[0]), features, label)
-    columns: dict[str, AnyColumn] = {}
-    for name in flatten_names(tree):
-        parts: list[StoredArray] = []
-        for path, archive in zip(files, archives, strict=True):
-            parts += members(archive, [name], path)
-        columns[name] = JoinedArrays(parts)
-    return ArraySource(columns, tree, shown, policy)
+    tree = _npz_tree(list(stored_npz(files[0], folder)), features, label)
+    return ArraySource(joined_npz(files, flatten_names(tree), folder), tree, shown, policy)
 
 
 def _npz_tree(names: list[str], features: str | Sequence[str] | None, label: str | None) -> Tree:

@@ -47,13 +47,12 @@ class Addresses:
 
 
 def find_addresses(path: str, fact: Dataset5) -> Addresses:
-    """Ask the library once where a dataset's bytes are."""
+    """Ask the library where the chunks of a dataset are; of one without any, the survey has told it."""
+    if fact.storage == "contiguous":
+        return Addresses((1,), np.array([fact.offset]), np.array([0]), None)
     with opened(path) as file:
         try:
-            node = file[fact.name]
-            if fact.storage == "contiguous":
-                return Addresses((1,), np.array([node.id.get_offset()]), np.array([0]), None)
-            return _chunk_addresses(node, fact)
+            return _chunk_addresses(file[fact.name], fact)
         except (OSError, RuntimeError, ValueError, KeyError, OverflowError) as error:
             raise BadData(path, f"the chunk index of {fact.name!r} is damaged: {reason(error)}") from error
 

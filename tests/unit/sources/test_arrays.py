@@ -12,7 +12,7 @@ from penstock.core.errors import BadData, InvalidInput, NotFound, SchemaChanged
 from penstock.core.source import RowSource
 from penstock.read.arrays import from_tensor_slices, read_numpy
 from penstock.sources.arrays import ArraySource, columns_of
-from penstock.sources.npy import JoinedArrays, stored_npy, stored_npz
+from penstock.sources.npy import joined_npy, stored_npz
 
 ROWS = np.array([3, 0, 3, 7])
 
@@ -63,7 +63,7 @@ def test_npy_files_are_joined_and_not_loaded(tmp_path: Path, order: str) -> None
     whole = np.random.default_rng(0).standard_normal((10, 3, 2)).astype(np.float32)
     for i, part in enumerate((whole[:4], whole[4:])):
         np.save(tmp_path / f"{i}.npy", np.asarray(part, order=order))
-    source = ArraySource({"v": JoinedArrays([stored_npy(str(tmp_path / f"{i}.npy")) for i in (0, 1)])}, "v")
+    source = ArraySource({"v": joined_npy([str(tmp_path / f"{i}.npy") for i in (0, 1)])}, "v")
     rows = np.array([9, 0, 4, 3, 9])
     block = source.decode(source.fetch(rows))
     np.testing.assert_array_equal(block.columns["v"], whole[rows])
