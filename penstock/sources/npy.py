@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 import os
 import shutil
 import struct
@@ -25,6 +26,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import numpy as np
 
 from penstock.core.errors import BadData, InvalidInput, NotFound, SchemaChanged
+from penstock.core.source import OnError
 from penstock.sources import find, storage
 from penstock.sources.cache_folder import cache_folder, written
 
@@ -156,7 +158,9 @@ class Joining:
 
     def add(self, part: StoredArray) -> None:
         """One more array, of the dtype and row shape of the first."""
-        first = self._first = self._first or part
+        if self._first is None:
+            self._first = part
+        first = self._first
         if part.dtype != first.dtype or part.shape[1:] != first.shape[1:]:
             raise SchemaChanged(
                 f"{part.path} holds rows of {part.dtype}{list(part.shape[1:])}, "
@@ -179,26 +183,44 @@ class Joining:
         return JoinedArrays(self._first, held, packed)
 
 
-def joined_npy(paths: Sequence[str]) -> JoinedArrays:
-    """The arrays of `.npy` files, one after the other."""
+def joined_npy(paths: Sequence[str], on_error: OnError | None = None) -> JoinedArrays:
+    """The arrays of `.npy` files, one after the other; damaged files go to `on_error`."""
     joining = Joining()
-    for path in paths:
-        joining.add(stored_npy(path))
-    return joining.done(lambda: paths)
+    kept = _each(paths, lambda path: joining.add(stored_npy(path)), on_error)
+    return joining.done(lambda: paths if all(kept) else find.pack(itertools.compress(paths, kept)))
 
 
-def joined_npz(paths: Sequence[str], names: Sequence[str], cache: str | None = None) -> dict[str, JoinedArrays]:
-    """The named arrays of `.npz` files, one file after the other."""
+def joined_npz(
+    paths: Sequence[str], names: Sequence[str], cache: str | None = None, on_error: OnError | None = None
+) -> dict[str, JoinedArrays]:
+    """The named arrays of `.npz` files, one file after the other; damaged files go to `on_error`."""
     joinings = {name: Joining() for name in names}
-    for path in paths:
+
+    def add(path: str) -> None:
         for name, part in zip(names, members(stored_npz(path, cache), names, path), strict=True):
             joinings[name].add(part)
 
+    kept = _each(paths, add, on_error)
+
     def lying(name: str) -> Sequence[str]:
         """Compressed members lie elsewhere, so that many archives are asked once more."""
-        return find.pack(stored_npz(path, cache)[name].path for path in paths)
+        return find.pack(stored_npz(path, cache)[name].path for path in itertools.compress(paths, kept))
 
     return {name: joining.done(functools.partial(lying, name)) for name, joining in joinings.items()}
+
+
+def _each(paths: Sequence[str], add: Callable[[str], None], on_error: OnError | None) -> bytearray:
+    """Take in every file: which ones could be had, a byte each."""
+    policy, kept = on_error or OnError(), bytearray(len(paths))
+    for number, path in enumerate(paths):
+        try:
+            add(path)
+            kept[number] = 1
+        except BadData as error:
+            policy.bad(error)
+    if not any(kept):
+        raise BadData(paths[0], f"none of {len(paths)} files could be read; the last error: {policy.last}")
+    return kept
 
 
 def stored_npy(path: str) -> StoredArray:
@@ -216,6 +238,8 @@ def _whole(found: StoredArray) -> StoredArray:
 
 
 def _described(path: str, head: bytes, start: int) -> StoredArray:
+    if head.startswith(b"PK"):
+        raise BadData(path, "is an archive of arrays (.npz) where a single array (.npy) is wanted; read it for itself")
     stream = io.BytesIO(head)
     try:
         version = np.lib.format.read_magic(stream)
@@ -246,6 +270,8 @@ def stored_npz(path: str, cache: str | None = None) -> dict[str, StoredArray]:
         NotImplementedError,
         RuntimeError,
     ) as error:  # also: a method or password of another tool
+        if storage.read_range(path, 0, 6) == b"\x93NUMPY":
+            raise BadData(path, "is a single array (.npy) among archives (.npz); read it for itself") from error
         raise BadData(path, f"is not an archive of arrays ({error})") from error
     if not found:
         raise BadData(path, "is an archive without an array")
