@@ -38,6 +38,8 @@ class OnError:
     def __init__(self, mode: Literal["raise", "skip"] = "raise", max_errors: float | None = None) -> None:
         if mode not in ("raise", "skip"):
             raise InvalidInput(f"on_error must be 'raise' or 'skip', not {mode!r}.")
+        if max_errors is not None and not (isinstance(max_errors, (int, float)) and max_errors >= 0):
+            raise InvalidInput(f"max_errors must be a count or a fraction below 1, not {max_errors!r}.")
         self.mode, self.max_errors = mode, max_errors
         self.count, self.seen = 0, 0
         self.last: BadData | None = None

@@ -10,13 +10,14 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from penstock.core.errors import InvalidInput
+from penstock.core.errors import BadData, InvalidInput
 from penstock.core.source import OnError
 from penstock.core.tree import Tree, flatten
 from penstock.dataset import Dataset
+from penstock.read.chosen import is_name_or_names
 from penstock.sources import storage
-from penstock.sources.arrays import AnyColumn, ArraySource, columns_of
-from penstock.sources.npy import JoinedArrays, StoredArray, members, stored_npy, stored_npz
+from penstock.sources.arrays import ArraySource, columns_of
+from penstock.sources.npy import joined_npy, joined_npz, stored_npz
 
 SUFFIXES = (".npy", ".npz")
 
@@ -43,7 +44,8 @@ def read_numpy(
 
     A path, glob or list of paths is one dataset, file after file: samples of `.npy` files are bare rows, those of
     `.npz` files dicts of their arrays, or `(x, y)` with `features=` and `label=`. A tuple or dict of paths, such as
-    `("x.npy", "y.npy")`, puts files side by side. Compressed `.npz` files are unpacked
+    `("x.npy", "y.npy")`, puts files side by side. `on_error="skip"` leaves out damaged files of one dataset; side by
+    side none can be left out, for rows would no longer belong together. Compressed `.npz` files are unpacked
     once, into the folder `cache` or the user's cache folder.
     """
     policy = OnError(on_error, max_errors)
@@ -58,7 +60,7 @@ def read_numpy(
         raise InvalidInput("Give either arrays or paths, not both in one dataset.")
     if isinstance(tree, str):
         return Dataset.of(_one(storage.expand(paths[0], suffixes=SUFFIXES), features, label, cache, policy))
-    found = {name: JoinedArrays([stored_npy(p) for p in storage.expand(leaf)]) for name, leaf in leaves.items()}
+    found = {name: joined_npy(storage.expand(leaf)) for name, leaf in leaves.items()}
     return Dataset.of(ArraySource(found, tree, f"numpy({', '.join(map(str, paths))})", policy))
 
 
@@ -80,20 +82,28 @@ def _one(
     if not files[0].lower().endswith(".npz"):
         if features is not None or label is not None:
             raise InvalidInput(f"features= and label= choose arrays of .npz files; {files[0]} holds a single one.")
-        return ArraySource({"value": JoinedArrays([stored_npy(p) for p in files])}, "value", shown, policy)
+        return ArraySource({"value": joined_npy(files, policy)}, "value", shown, policy)
     folder = None if cache is None else os.fspath(cache)
-    archives = [stored_npz(path, folder) for path in files]
-    tree = _npz_tree(list(archives[0]), features, label)
-    columns: dict[str, AnyColumn] = {}
-    for name in flatten_names(tree):
-        parts: list[StoredArray] = []
-        for path, archive in zip(files, archives, strict=True):
-            parts += members(archive, [name], path)
-        columns[name] = JoinedArrays(parts)
-    return ArraySource(columns, tree, shown, policy)
+    tree = _npz_tree(_first_names(files, folder, policy), features, label)
+    return ArraySource(joined_npz(files, flatten_names(tree), folder, policy), tree, shown, policy)
+
+
+def _first_names(files: Sequence[str], folder: str | None, policy: OnError) -> list[str]:
+    """Names of the arrays in the first archive that can be opened; joining counts those that cannot."""
+    for path in files:
+        try:
+            return list(stored_npz(path, folder))
+        except BadData:
+            if policy.mode == "raise":
+                raise
+    raise BadData(files[0], f"none of {len(files)} files could be read as archives of arrays")
 
 
 def _npz_tree(names: list[str], features: str | Sequence[str] | None, label: str | None) -> Tree:
+    if label is not None and not isinstance(label, str):
+        raise InvalidInput(f"label= is the name of one array, not {label!r}. There are: {', '.join(names)}.")
+    if features is not None and not is_name_or_names(features):
+        raise InvalidInput(f"features= is a name or a list of names, not {features!r}. There are: {', '.join(names)}.")
     if features is None and label is None:
         return {name: name for name in names}
     if features is None:

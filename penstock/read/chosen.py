@@ -6,7 +6,7 @@ Does not cover: columns of tables (sources/table.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock.core.errors import InvalidInput, SchemaChanged
 from penstock.core.tree import Tree, tree_of
@@ -18,6 +18,11 @@ def chosen(
     first: str, x: str | None, y: str | None, columns: Columns, lengths: Callable[[], Mapping[str, int]]
 ) -> tuple[dict[str, str], Tree]:
     """Column -> array's name, and the tree of a sample. `lengths` tells all arrays' rows, if it comes to that."""
+    for given, told in ((x, "x"), (y, "y")):
+        if given is not None and not isinstance(given, str):
+            raise InvalidInput(
+                f"{told}={given!r} must be the name of one dataset, as text. For several, use columns=[...]."
+            )
     if y is not None and x is None:
         raise InvalidInput(f"y={y!r} without x: name the dataset that is the input, too.")
     if x is not None and columns is not None:
@@ -26,6 +31,8 @@ def chosen(
         return ({"x": x}, "x") if y is None else ({"x": x, "y": y}, ("x", "y"))
     if isinstance(columns, str):
         raise InvalidInput(f"columns must be a list of datasets, such as [{columns!r}], or a dict of names for them.")
+    if columns is not None and not is_name_or_names(columns.values() if isinstance(columns, Mapping) else columns):
+        raise InvalidInput(f"columns must be a list of datasets' names, or a dict of names for them, not {columns!r}.")
     if columns is not None and not columns:
         raise InvalidInput("columns is empty: name at least one dataset, or leave it out for all of them.")
     if columns is not None:
@@ -38,3 +45,8 @@ def chosen(
         told = ", ".join(f"{name!r} ({rows} rows)" for name, rows in there.items())
         raise SchemaChanged(f"{first}: datasets differ in length: {told}. Choose some with x=, y= or columns=.")
     return {name: name for name in there}, tree_of(list(there))
+
+
+def is_name_or_names(value: object) -> bool:
+    """Whether a value is text or some texts."""
+    return isinstance(value, str) or (isinstance(value, Iterable) and all(isinstance(name, str) for name in value))

@@ -14,8 +14,9 @@ from penstock.core.source import OnError
 from penstock.dataset import Dataset
 from penstock.read.chosen import chosen
 from penstock.sources import storage
-from penstock.sources.hdf5 import Hdf5Rows, Hdf5Units, row_addressable, survey_all
-from penstock.sources.hdf5_survey import Dataset5, list_datasets, opened
+from penstock.sources.hdf5 import Hdf5Rows, Hdf5Units
+from penstock.sources.hdf5_files import Files5, row_addressable, survey_all
+from penstock.sources.hdf5_survey import list_datasets, opened
 
 SUFFIXES = (".h5", ".hdf5", ".he5", ".hdf")
 
@@ -54,18 +55,18 @@ def read_hdf5(
     return Dataset.of(Hdf5Units(label, files, tree, policy))
 
 
-def _by_rows(access: str, files: Sequence[tuple[str, Mapping[str, Dataset5]]]) -> bool:
+def _by_rows(access: str, files: Files5) -> bool:
     possible = row_addressable(files)
     if access == "rows" and not possible:
-        odd = next(f for _, facts in files for f in facts.values() if f.storage in ("packed", "library"))
+        odd = next(f for facts in files.kinds for f in facts.values() if f.storage in ("packed", "library"))
         raise InvalidInput(
             f"access='rows' needs rows that stand alone in the file, but dataset {odd.name!r} is compressed, tiled or "
             f"text. Leave access out, or store it contiguous."
         )
     if access != "auto":
         return access == "rows"
-    local = not any(storage.is_remote(path) for path, _ in files)
-    return possible and local and sum(f.row_nbytes for f in files[0][1].values()) >= ROW_NBYTES
+    local = not storage.any_remote(files.paths)
+    return possible and local and sum(f.row_nbytes for f in files.facts(0).values()) >= ROW_NBYTES
 
 
 def _lengths(first: str) -> dict[str, int]:

@@ -45,7 +45,7 @@ class ArraySource:
     @property
     def remote(self) -> bool:
         held = [column for column in self.columns.values() if isinstance(column, JoinedArrays)]
-        return storage.any_remote(part.path for column in held for part in column.parts)
+        return any(storage.any_remote(column.paths) for column in held)
 
     @property
     def label(self) -> str:
@@ -99,8 +99,8 @@ class ArraySource:
         for name, column in self.columns.items():
             digest.update(f"{name}|{_field(name, column)}|{self._rows}".encode())
             if isinstance(column, JoinedArrays):
-                for part in column.parts:
-                    digest.update(f"{part.path}|{storage.stamp(part.path)}|{part.offset}".encode())
+                for path, offset in zip(column.paths, column.offsets, strict=True):
+                    digest.update(f"{path}|{storage.stamp(path)}|{offset}".encode("utf-8", "surrogateescape"))
             else:
                 some = take_column(column, picked)
                 plain = isinstance(some, np.ndarray) and not some.dtype.hasobject
@@ -116,7 +116,7 @@ def _field(name: str, column: AnyColumn) -> Field:
 
 def _row_nbytes(column: AnyColumn) -> int:
     if isinstance(column, JoinedArrays):
-        return column.parts[0].row_nbytes
+        return column.row_nbytes
     return column_nbytes(column) // max(1, len(column))
 
 

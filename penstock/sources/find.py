@@ -171,7 +171,7 @@ def _in_bucket(url: str) -> Iterator[str]:
 
 
 def _globbed(url: str) -> Iterator[str]:
-    """What fsspec finds by itself: a web server's page has to be taken whole."""
+    """What fsspec finds by itself, all at once: names of buckets are few."""
     head = url.partition("://")[0]
     fs, path = remote.filesystem(url)
     found = remote.retried(url, lambda: [p for p, info in fs.glob(path, detail=True).items() if info["type"] == "file"])

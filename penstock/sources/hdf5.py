@@ -6,47 +6,50 @@ Does not cover: what is in a file (sources/hdf5_survey.py), addresses and filter
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.core.block import Block, Column
-from penstock.core.errors import BadData, SchemaChanged
+from penstock.core.errors import BadData
 from penstock.core.schema import OBJECT, Schema
 from penstock.core.source import BLOCK_NBYTES, OnError
 from penstock.core.tree import Tree
 from penstock.sources import storage
 from penstock.sources.hdf5_chunks import RowReader, read_pieces
+from penstock.sources.hdf5_files import Files5
 from penstock.sources.hdf5_heap import lengths, read_values
-from penstock.sources.hdf5_survey import Dataset5, open_h5, reason, survey
+from penstock.sources.hdf5_survey import Dataset5, open_h5, reason
 
 OPEN_LIBRARY_FILES = 16
-SAMPLED_ROWS = 64
+
+READERS_KEPT = 1024
+"""Datasets whose chunk addresses are kept; an object for each of a million files would be a gigabyte."""
 
 
 class _Hdf5:
     """What both kinds of source share: the files, their facts, and readers made when needed."""
 
-    def __init__(self, label: str, files: Sequence[tuple[str, Mapping[str, Dataset5]]], tree: Tree, on_error: OnError):
-        self._label, self.files, self.tree, self._on_error = label, list(files), tree, on_error
-        self.starts = np.cumsum([0] + [next(iter(facts.values())).rows for _, facts in self.files])
+    def __init__(self, label: str, files: Files5, tree: Tree, on_error: OnError):
+        self._label, self.files, self.tree, self._on_error = label, files, tree, on_error
+        self.starts = np.concatenate(([0], np.cumsum(files.rows)))
         self._clear()
 
     def _clear(self) -> None:
-        self._readers: dict[tuple[int, str], RowReader] = {}
+        self._readers: OrderedDict[tuple[int, str], RowReader] = OrderedDict()
         self._library: dict[int, tuple[Any, Any]] = {}
         self._lock = threading.Lock()
 
     @property
     def remote(self) -> bool:
-        return storage.any_remote(path for path, _ in self.files)
+        return storage.any_remote(self.files.paths)
 
     @property
     def label(self) -> str:
@@ -58,7 +61,7 @@ class _Hdf5:
 
     def schema(self) -> Schema:
         """Columns as the first file has them; the survey saw to it that the others agree."""
-        facts = self.files[0][1]
+        facts = self.files.facts(0)
         return Schema(tuple(fact.field(column) for column, fact in facts.items()), self.tree)
 
     def num_rows(self) -> int:
@@ -73,16 +76,20 @@ class _Hdf5:
         return digest.hexdigest()
 
     def reader(self, file: int, column: str) -> RowReader:
-        """The reader of one dataset; its chunk addresses are looked up at first use."""
+        """The reader of one dataset; chunk addresses are looked up at first use and kept for the files of late."""
+        key = (file, column)
         with self._lock:
-            if (file, column) not in self._readers:
-                path, facts = self.files[file]
-                self._readers[file, column] = RowReader(path, facts[column])
-            return self._readers[file, column]
+            found = self._readers.get(key)
+            if found is None:
+                found = self._readers[key] = RowReader(self.files.path(file), self.files.facts(file)[column])
+            self._readers.move_to_end(key)
+            while len(self._readers) > READERS_KEPT:
+                self._readers.popitem(last=False)
+            return found
 
     def origin(self, file: int, row: int) -> str:
         """A row in words."""
-        return f"{self.files[file][0]}, row {row}"
+        return f"{self.files.path(file)}, row {row}"
 
     def close(self) -> None:
         """Close files that the library holds open."""
@@ -112,7 +119,7 @@ class Hdf5Rows(_Hdf5):
         files = np.searchsorted(self.starts, rows, side="right") - 1
         inside = rows - self.starts[files]
         out: dict[str, np.ndarray] = {}
-        for column, fact in self.files[0][1].items():
+        for column, fact in self.files.facts(0).items():
             out[column] = np.empty((len(rows), *fact.shape[1:]), fact.stored)
         # A run is broken where the next row is not the neighbour in the same file.
         breaks = np.flatnonzero((np.diff(inside) != 1) | (np.diff(files) != 0)) + 1
@@ -157,35 +164,33 @@ class Hdf5Rows(_Hdf5):
 class Hdf5Units(_Hdf5):
     """A `UnitSource`: a unit is a stretch of rows of about 8 MB that ends where chunks end."""
 
-    def __init__(self, label: str, files: Sequence[tuple[str, Mapping[str, Dataset5]]], tree: Tree, on_error: OnError):
+    def __init__(self, label: str, files: Files5, tree: Tree, on_error: OnError):
         super().__init__(label, files, tree, on_error)
-        self.unit_rows = [rows_per_unit(facts) for _, facts in self.files]
-        counts = [
-            -(-next(iter(f.values())).rows // step) for (_, f), step in zip(self.files, self.unit_rows, strict=True)
-        ]
-        self.unit_starts = np.cumsum([0, *counts])
+        steps = (rows_per_unit(files.facts(file)) for file in range(len(files)))
+        self.unit_rows = np.fromiter(steps, np.int64, len(files))
+        self.unit_starts = np.concatenate(([0], np.cumsum(-(-files.rows // self.unit_rows))))
 
     def num_units(self) -> int:
         return int(self.unit_starts[-1])
 
     def _stretch(self, unit: int) -> tuple[int, int, int]:
         file = int(np.searchsorted(self.unit_starts, unit, side="right")) - 1
-        start = (unit - int(self.unit_starts[file])) * self.unit_rows[file]
-        rows = int(self.starts[file + 1] - self.starts[file])
-        return file, start, min(rows, start + self.unit_rows[file])
+        step, rows = int(self.unit_rows[file]), int(self.files.rows[file])
+        start = (unit - int(self.unit_starts[file])) * step
+        return file, start, min(rows, start + step)
 
     def unit_nbytes(self, unit: int) -> int:
         """The rows, plus a chunk as stored and as inflated, plus the library's objects for text."""
         file, start, stop = self._stretch(unit)
         total = 0
-        for fact in self.files[file][1].values():
+        for fact in self.files.facts(file).values():
             total += (stop - start) * fact.row_nbytes * (2 if fact.storage == "library" or fact.in_heap else 1)
             total += 3 * fact.chunk_nbytes if fact.storage == "packed" else 0
         return total
 
     def one_block(self, unit: int) -> bool:
         file = self._stretch(unit)[0]
-        return not any(fact.in_heap for fact in self.files[file][1].values())
+        return not any(fact.in_heap for fact in self.files.facts(file).values())
 
     def open(self, unit: int, part: int = 0) -> Iterator[Block]:
         """The unit's blocks: one, or several where values of open length are larger than the samples promised."""
@@ -233,7 +238,7 @@ class Hdf5Units(_Hdf5):
     def _read(self, file: int, column: str, fact: Dataset5, start: int, stop: int) -> np.ndarray:
         if fact.storage != "library":
             return self.reader(file, column).read(start, stop)
-        path = self.files[file][0]
+        path = self.files.path(file)
         try:
             return np.asarray(self._library_file(file)[fact.name][start:stop])
         except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
@@ -248,47 +253,8 @@ class Hdf5Units(_Hdf5):
                     old.close()
                     if stream is not None:
                         stream.close()
-                self._library[file] = open_h5(self.files[file][0])
+                self._library[file] = open_h5(self.files.path(file))
             return self._library[file][0]
-
-
-def survey_all(
-    paths: Sequence[str], wanted: Mapping[str, str], on_error: OnError
-) -> list[tuple[str, dict[str, Dataset5]]]:
-    """Facts of every file. Damaged files go to `on_error`; files that disagree with the first raise `SchemaChanged`."""
-    files: list[tuple[str, dict[str, Dataset5]]] = []
-    for path in paths:
-        try:
-            facts = survey(path, wanted)
-        except BadData as error:
-            on_error.bad(error)
-            continue
-        if files:
-            _agree(files[0], path, facts)
-        files.append((path, {c: _measured(path, f) if f.stored == OBJECT else f for c, f in facts.items()}))
-    if not files:
-        raise BadData(paths[0], f"none of {len(paths)} files could be read as HDF5; the last error: {on_error.last}")
-    return files
-
-
-def _measured(path: str, fact: Dataset5) -> Dataset5:
-    """The facts with the mean size of a few values of open length, their objects included."""
-    if not fact.in_heap:
-        return fact
-    try:
-        records = RowReader(path, fact).read(0, min(fact.rows, SAMPLED_ROWS))
-    except BadData:  # reading will meet the damage again, and report it with its rows
-        return fact
-    mean = float(np.minimum(lengths(records.reshape(-1), fact.item), BLOCK_NBYTES).mean())
-    return dataclasses.replace(fact, value_nbytes=64 + int(mean))
-
-
-def _agree(first: tuple[str, Mapping[str, Dataset5]], path: str, facts: Mapping[str, Dataset5]) -> None:
-    for column, fact in facts.items():
-        other = first[1][column]
-        here, there = fact.field(column), other.field(column)
-        if here != there:
-            raise SchemaChanged(f"{path}: dataset {fact.name!r} is {here}, but in {first[0]} it is {there}.")
 
 
 def rows_per_unit(facts: Mapping[str, Dataset5]) -> int:
@@ -325,13 +291,6 @@ def cuts(columns: Mapping[str, np.ndarray], facts: Mapping[str, Dataset5]) -> It
         high = max(low + 1, int(np.searchsorted(total, before + 2 * BLOCK_NBYTES, side="right")))
         yield low, high
         low = high
-
-
-def row_addressable(files: Sequence[tuple[str, Mapping[str, Dataset5]]]) -> bool:
-    """Whether each row of each file can be read for itself."""
-    return all(
-        f.storage in ("contiguous", "chunked") and f.raw.kind not in "SV" for _, facts in files for f in facts.values()
-    )
 
 
 def native(array: np.ndarray) -> np.ndarray:

@@ -36,15 +36,23 @@ class Addresses:
                 return None
         return int(self.offsets[place]), int(self.sizes[place])
 
+    def offsets_of(self, first: int, stop: int) -> np.ndarray:
+        """Offsets of neighbouring chunks, -1 where the file holds only the fill value."""
+        if self.cells is None:
+            return self.offsets[first:stop]
+        begin, end = np.searchsorted(self.cells, (first, stop))
+        found = np.full(stop - first, -1, np.int64)
+        found[self.cells[begin:end] - first] = self.offsets[begin:end]
+        return found
+
 
 def find_addresses(path: str, fact: Dataset5) -> Addresses:
-    """Ask the library once where a dataset's bytes are."""
+    """Ask the library where the chunks of a dataset are; of one without any, the survey has told it."""
+    if fact.storage == "contiguous":
+        return Addresses((1,), np.array([fact.offset]), np.array([0]), None)
     with opened(path) as file:
         try:
-            node = file[fact.name]
-            if fact.storage == "contiguous":
-                return Addresses((1,), np.array([node.id.get_offset()]), np.array([0]), None)
-            return _chunk_addresses(node, fact)
+            return _chunk_addresses(file[fact.name], fact)
         except (OSError, RuntimeError, ValueError, KeyError, OverflowError) as error:
             raise BadData(path, f"the chunk index of {fact.name!r} is damaged: {reason(error)}") from error
 
@@ -131,23 +139,32 @@ class RowReader:
             read_pieces(self.path, self.pieces(start, out))
 
     def pieces(self, start: int, out: np.ndarray) -> Iterator[tuple[int, memoryview]]:
-        """What to read where for unfiltered rows: each stretch goes straight to its place."""
-        fact, done = self.fact, 0
+        """What to read where for unfiltered rows: each stretch goes straight to its place.
+
+        Chunks that follow each other in the file are one stretch: a read lets go of the GIL, and to have it back costs
+        more than the copy of a chunk while other threads want it.
+        """
+        fact = self.fact
         if fact.storage == "contiguous":
             yield int(self.addresses.offsets[0]) + start * fact.stride, _bytes(out)
             return
         assert fact.chunk is not None
         step = fact.chunk[0]
-        while done < len(out):
-            cell, inside = divmod(start + done, step)
-            count = min(step - inside, len(out) - done)
-            target = out[done : done + count]
-            found = self.addresses.find(cell)
-            if found is None:
-                target[...] = self._fill()
+        first, last = start // step, (start + len(out) - 1) // step
+        tops = np.arange(first, last + 2) * step
+        rows = np.clip(tops - start, 0, len(out))  # where each chunk's rows begin in `out`, and the end
+        places = self.addresses.offsets_of(first, last + 1)
+        wanted = places + (rows[:-1] + start - tops[:-1]) * fact.stride
+        there = places >= 0
+        follows = there[1:] & there[:-1] & (wanted[1:] == wanted[:-1] + np.diff(rows[:-1]) * fact.stride)
+        begins = np.concatenate(([0], np.flatnonzero(~follows) + 1))
+        ends = np.append(begins[1:], len(places))
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+            target = out[rows[begin] : rows[end]]
+            if there[begin]:
+                yield int(wanted[begin]), _bytes(target)
             else:
-                yield found[0] + inside * fact.stride, _bytes(target)
-            done += count
+                target[...] = self._fill()
 
     def _read_packed(self, start: int, out: np.ndarray) -> None:
         """Chunks that tile the array: each one that touches the rows is read and inflated once."""

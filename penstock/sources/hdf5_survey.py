@@ -42,6 +42,8 @@ class Dataset5:
     text: bool
     value_nbytes: int
     fill: bytes
+    offset: int
+    """Where the rows begin that are one run; 0 for other storages."""
 
     @property
     def rows(self) -> int:
@@ -207,9 +209,8 @@ def _facts(path: str, file: Any, name: str) -> Dataset5:
     fill = bytes(raw.itemsize)
     if stored != OBJECT and kind in ("chunked", "packed"):
         fill = np.asarray(node.fillvalue, stored).tobytes()
-    return Dataset5(
-        name, tuple(map(int, node.shape)), stored, raw, kind, node.chunks, filters, text, raw.itemsize, fill
-    )
+    shape, offset = tuple(map(int, node.shape)), int(node.id.get_offset()) if kind == "contiguous" else 0
+    return Dataset5(name, shape, stored, raw, kind, node.chunks, filters, text, raw.itemsize, fill, offset)
 
 
 def _filters(node: Any) -> tuple[int, ...]:

@@ -6,25 +6,34 @@ Does not cover: samples made of several arrays (sources/arrays.py).
 
 from __future__ import annotations
 
+import functools
 import io
+import itertools
 import os
 import shutil
 import struct
+import threading
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Sequence
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
 from penstock.core.errors import BadData, InvalidInput, NotFound, SchemaChanged
-from penstock.sources import storage
+from penstock.core.source import OnError
+from penstock.sources import find, storage
 from penstock.sources.cache_folder import cache_folder, written
 
 HEADER_NBYTES = 4096
+
+MAPPED = 128
+"""Files kept mapped, of those that make one array."""
 
 
 @dataclass(frozen=True)
@@ -70,40 +79,148 @@ class StoredArray:
 
 
 class JoinedArrays:
-    """Several stored arrays as one, along rows."""
+    """Several stored arrays as one, along rows: 17 bytes for each, and its path where paths are kept."""
 
-    def __init__(self, parts: Sequence[StoredArray]) -> None:
-        self.parts = list(parts)
-        first = self.parts[0]
-        for part in self.parts[1:]:
-            if part.dtype != first.dtype or part.shape[1:] != first.shape[1:]:
-                raise SchemaChanged(
-                    f"{part.path} holds rows of {part.dtype}{list(part.shape[1:])}, "
-                    f"{first.path} of {first.dtype}{list(first.shape[1:])}."
-                )
-        self.ends = np.cumsum([len(part) for part in self.parts])
+    def __init__(self, first: StoredArray, paths: Sequence[str], packed: Packed) -> None:
+        self.paths, self.offsets = paths, packed.offsets
+        self._first, self._fortran = first, packed.fortran
+        self.ends = np.cumsum(packed.rows)
         self.dtype, self.shape = first.dtype, (int(self.ends[-1]), *first.shape[1:])
+        self._clear()
+
+    def _clear(self) -> None:
+        self._lock = threading.Lock()
+        self._recent: OrderedDict[int, StoredArray] = OrderedDict()
 
     def __len__(self) -> int:
         return self.shape[0]
 
+    @property
+    def row_nbytes(self) -> int:
+        return self._first.row_nbytes
+
+    def part(self, number: int) -> StoredArray:
+        """One of the arrays; those of late are kept, since a mapping takes time to make and a descriptor to have."""
+        with self._lock:
+            found = self._recent.get(number)
+            if found is None:
+                rows = int(self.ends[number]) - self._start(number)
+                offset, fortran = int(self.offsets[number]), bool(self._fortran[number])
+                shape = (rows, *self.shape[1:])
+                found = self._recent[number] = StoredArray(self.paths[number], offset, self.dtype, shape, fortran)
+            self._recent.move_to_end(number)
+            while len(self._recent) > MAPPED:
+                self._recent.popitem(last=False)
+            return found
+
+    def _start(self, number: int) -> int:
+        return int(self.ends[number - 1]) if number else 0
+
     def take(self, rows: np.ndarray) -> np.ndarray:
         """The given rows, in that order, copied."""
-        if len(self.parts) == 1:
-            return self.parts[0].take(rows)
+        if len(self.ends) == 1:
+            return self.part(0).take(rows)
         out = np.empty((len(rows), *self.shape[1:]), self.dtype)
         which = np.searchsorted(self.ends, rows, side="right")
-        for number in np.unique(which):
+        for number in np.unique(which).tolist():
             mine = np.flatnonzero(which == number)
-            start = int(self.ends[number - 1]) if number else 0
-            out[mine] = self.parts[int(number)].take(rows[mine] - start)
+            out[mine] = self.part(number).take(rows[mine] - self._start(number))
         return out
 
     def where(self, row: int) -> str:
         """File and row, in words."""
         number = int(np.searchsorted(self.ends, row, side="right"))
-        start = int(self.ends[number - 1]) if number else 0
-        return f"{self.parts[number].path}, row {row - start}"
+        return f"{self.paths[number]}, row {row - self._start(number)}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_recent")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._clear()
+
+
+class Packed(NamedTuple):
+    """Where arrays lie: their offsets, their rows, and whether they are stored column by column."""
+
+    offsets: np.ndarray
+    rows: np.ndarray
+    fortran: np.ndarray
+
+
+class Joining:
+    """Takes in stored arrays one after the other and keeps their numbers."""
+
+    def __init__(self) -> None:
+        self._first: StoredArray | None = None
+        self._offsets, self._rows, self._fortran = array("q"), array("q"), array("b")
+        self._paths: list[str] = []
+
+    def add(self, part: StoredArray) -> None:
+        """One more array, of the dtype and row shape of the first."""
+        if self._first is None:
+            self._first = part
+        first = self._first
+        if part.dtype != first.dtype or part.shape[1:] != first.shape[1:]:
+            raise SchemaChanged(
+                f"{part.path} holds rows of {part.dtype}{list(part.shape[1:])}, "
+                f"{first.path} of {first.dtype}{list(first.shape[1:])}."
+            )
+        self._offsets.append(part.offset)
+        self._rows.append(len(part))
+        self._fortran.append(part.fortran)
+        if len(self._paths) < find.HELD:
+            self._paths.append(part.path)
+
+    def done(self, paths: Callable[[], Sequence[str]]) -> JoinedArrays:
+        """All of them. `paths` tells theirs if there are more than are simply held."""
+        if self._first is None:
+            raise InvalidInput("There is no array to join.")
+        held = self._paths if len(self._paths) == len(self._rows) else paths()
+        packed = Packed(
+            np.array(self._offsets, np.int64), np.array(self._rows, np.int64), np.array(self._fortran, np.bool_)
+        )
+        return JoinedArrays(self._first, held, packed)
+
+
+def joined_npy(paths: Sequence[str], on_error: OnError | None = None) -> JoinedArrays:
+    """The arrays of `.npy` files, one after the other; damaged files go to `on_error`."""
+    joining = Joining()
+    kept = _each(paths, lambda path: joining.add(stored_npy(path)), on_error)
+    return joining.done(lambda: paths if all(kept) else find.pack(itertools.compress(paths, kept)))
+
+
+def joined_npz(
+    paths: Sequence[str], names: Sequence[str], cache: str | None = None, on_error: OnError | None = None
+) -> dict[str, JoinedArrays]:
+    """The named arrays of `.npz` files, one file after the other; damaged files go to `on_error`."""
+    joinings = {name: Joining() for name in names}
+
+    def add(path: str) -> None:
+        for name, part in zip(names, members(stored_npz(path, cache), names, path), strict=True):
+            joinings[name].add(part)
+
+    kept = _each(paths, add, on_error)
+
+    def lying(name: str) -> Sequence[str]:
+        """Compressed members lie elsewhere, so that many archives are asked once more."""
+        return find.pack(stored_npz(path, cache)[name].path for path in itertools.compress(paths, kept))
+
+    return {name: joining.done(functools.partial(lying, name)) for name, joining in joinings.items()}
+
+
+def _each(paths: Sequence[str], add: Callable[[str], None], on_error: OnError | None) -> bytearray:
+    """Take in every file: which ones could be had, a byte each."""
+    policy, kept = on_error or OnError(), bytearray(len(paths))
+    for number, path in enumerate(paths):
+        try:
+            add(path)
+            kept[number] = 1
+        except BadData as error:
+            policy.bad(error)
+    if not any(kept):
+        raise BadData(paths[0], f"none of {len(paths)} files could be read; the last error: {policy.last}")
+    return kept
 
 
 def stored_npy(path: str) -> StoredArray:
@@ -121,6 +238,8 @@ def _whole(found: StoredArray) -> StoredArray:
 
 
 def _described(path: str, head: bytes, start: int) -> StoredArray:
+    if head.startswith(b"PK"):
+        raise BadData(path, "is an archive of arrays (.npz) where a single array (.npy) is wanted; read it for itself")
     stream = io.BytesIO(head)
     try:
         version = np.lib.format.read_magic(stream)
@@ -151,6 +270,8 @@ def stored_npz(path: str, cache: str | None = None) -> dict[str, StoredArray]:
         NotImplementedError,
         RuntimeError,
     ) as error:  # also: a method or password of another tool
+        if storage.read_range(path, 0, 6) == b"\x93NUMPY":
+            raise BadData(path, "is a single array (.npy) among archives (.npz); read it for itself") from error
         raise BadData(path, f"is not an archive of arrays ({error})") from error
     if not found:
         raise BadData(path, "is an archive without an array")

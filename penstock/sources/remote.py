@@ -123,7 +123,7 @@ def retried(url: str, call: Callable[[], T], *, sleep: Callable[[float], None] =
                 raise explained(url, error) from error
             if attempt == TRIES:
                 raise DataError(
-                    f"{url} could not be read in {TRIES} tries; the last one gave {_brief(error)}. "
+                    f"{url} could not be read in {TRIES} tries; the last one gave {_brief(next(_causes(error)))}. "
                     f"Check the store and the network, then resume."
                 ) from error
             delay = min(FIRST_DELAY_S * 2 ** (attempt - 1), LONGEST_DELAY_S)

@@ -16,17 +16,21 @@ from functools import cached_property
 
 ANY = "**"
 
+_WEB = re.compile(r"[*\[]")
+
 
 def split(url: str) -> tuple[str, Glob] | None:
     """The folder above a URL's first wildcard and what is wanted below; None if it has none, or cannot be walked.
 
-    Web servers have no folders, chained URLs name one file, and buckets are not listed: see sources/find.py.
+    Chained URLs name one file, and buckets are not listed: see sources/find.py. On the web only "*" makes a pattern,
+    for "?" begins what a URL asks for, and brackets may stand in it.
     """
     head, _, path = url.partition("://")
     bucket, *parts = path.split("/")
-    if "::" in url or head.startswith("http") or glob.has_magic(bucket) or not glob.has_magic("/".join(parts)):
+    web = head.startswith("http")
+    if "::" in url or glob.has_magic(bucket) or not (("*" in path) if web else glob.has_magic("/".join(parts))):
         return None
-    first = next(i for i, part in enumerate(parts) if glob.has_magic(part))
+    first = next(i for i, part in enumerate(parts) if (_WEB.search(part) if web else glob.has_magic(part)))
     pattern = tuple(part for part in parts[first:] if part)
     return "/".join([f"{head}://{bucket}", *parts[:first]]).rstrip("/"), Glob(pattern, frozenset([0]))
 

@@ -4,18 +4,23 @@ Covers: names below a remote folder, folder by folder, each sorted, a few thousa
 and the folders to come are listed while the one at hand is used. A glob goes only where it may match.
 Does not cover: keeping the names (sources/scan.py, sources/find.py), patterns (sources/remote_glob.py).
 
-Nothing here holds more than `AHEAD` folders of `PAGES` pages. Stores other than S3 are asked through fsspec, which
-answers with a whole folder at once: there, one folder is the unit.
+Nothing here holds more than `AHEAD` folders of `PAGES` pages. The page that a web server shows is read in pieces
+(sources/remote_page.py) and its names are sorted packed, on disk if they are many. Other stores are asked through
+fsspec, which answers with a whole folder at once: there, one folder is the unit.
 """
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from penstock.sources.name_sorter import NameSorter, chunks
 from penstock.sources.remote import filesystem, retried
+from penstock.sources.remote_page import links
 
 AHEAD = 16
 """Folders listed at the same time: at 30 ms a page, 16 give half a million names a second."""
@@ -26,6 +31,12 @@ PAGES = 8
 PAGE_KEYS = 1000
 """Names a page: S3 gives no more."""
 
+WEB_NAMES = 4096
+"""Names of a web page that are Python objects at the same time."""
+
+WEB_SORT_NBYTES = 8_000_000
+"""Names of a web page that are sorted in memory; more go through a temporary file."""
+
 
 @dataclass
 class Page:
@@ -34,6 +45,8 @@ class Page:
     files: list[str] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
     token: str | None = None
+    linked: list[str] = field(default_factory=list)
+    """Files further below that a web page links though it does not link their folders: chosen already."""
 
 
 class Choice(Protocol):
@@ -76,20 +89,21 @@ class Place:
 def walk(url: str, choice: Choice) -> Iterator[list[str]]:
     """Wanted names below a remote folder, relative to it, in parts."""
     stack, ahead = [Place(url, "", choice)], dict[str, Future[list[Page]]]()
+    web = url.startswith(("http://", "https://"))
     pool = ThreadPoolExecutor(AHEAD, thread_name_prefix="penstock-list")
     try:
         while stack:
-            for place in stack[: -AHEAD - 1 : -1]:
+            for place in () if web else stack[: -AHEAD - 1 : -1]:
                 if place.folder not in ahead:
                     ahead[place.folder] = pool.submit(_head, place)
             place = stack.pop()
             prefix = f"{place.folder}/" if place.folder else ""
             below: dict[str, Choice] = {}
-            for page in _all(place, ahead.pop(place.folder).result()):
+            for page in _web_pages(place) if web else _all(place, ahead.pop(place.folder).result()):
                 for name in page.folders:
                     if (wanted := place.choice.folder(name)) is not None:
                         below[prefix + name] = wanted
-                yield [prefix + name for name in place.choice.files(page.files)]
+                yield [prefix + name for name in (*place.choice.files(page.files), *page.linked)]
             stack += [Place(url, folder, below[folder]) for folder in sorted(below, reverse=True)]
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -110,6 +124,28 @@ def _all(place: Place, head: list[Page]) -> Iterator[Page]:
         page = _page(place, token)
         token = page.token
         yield page
+
+
+def _web_pages(place: Place) -> Iterator[Page]:
+    """What a web server's page links, sorted and each once, a few thousand at a time. Folders come first."""
+    sorter, folders = NameSorter(WEB_SORT_NBYTES), set[str]()
+    for some in chunks(links(f"{place.url}/{place.folder}".rstrip("/")), WEB_NAMES):
+        folders.update(name[:-1] for name in some if name.endswith("/") and name.count("/") == 1)
+        sorter.add([os.fsencode(name) for name in some if not name.endswith("/")])
+    yield Page(folders=sorted(folders))
+    names = (os.fsdecode(name) for part in sorter.sorted() for name in part)
+    for some in chunks((name for name, _ in itertools.groupby(names)), WEB_NAMES):
+        further = [name for name in some if "/" in name and name.partition("/")[0] not in folders]
+        linked = [name for name in further if _wanted_below(place.choice, name)]
+        yield Page([name for name in some if "/" not in name], linked=linked)
+
+
+def _wanted_below(choice: Choice, name: str) -> bool:
+    *folders, last = name.split("/")
+    below: Choice | None = choice
+    for folder in folders:
+        below = below.folder(folder) if below is not None and folder else None
+    return below is not None and bool(below.files([last]))
 
 
 def _page(place: Place, token: str | None) -> Page:

@@ -62,6 +62,8 @@ def expand(paths: Paths | Iterable[PathLike], *, suffixes: tuple[str, ...] | Non
     end in one of `suffixes`. Files that were named or matched by a glob are taken whatever their suffix. Many names
     are not held: the sequence is then a mapped index.
     """
+    if not isinstance(paths, (str, os.PathLike, Iterable)):
+        raise InvalidInput(f"A path, glob, folder or a list of them is needed, not {paths!r}.")
     return find.pack(found([paths] if isinstance(paths, (str, os.PathLike)) else paths, suffixes))
 
 

@@ -12,7 +12,7 @@ from penstock.core.errors import BadData, InvalidInput, NotFound, SchemaChanged
 from penstock.core.source import RowSource
 from penstock.read.arrays import from_tensor_slices, read_numpy
 from penstock.sources.arrays import ArraySource, columns_of
-from penstock.sources.npy import JoinedArrays, stored_npy, stored_npz
+from penstock.sources.npy import joined_npy, stored_npz
 
 ROWS = np.array([3, 0, 3, 7])
 
@@ -63,7 +63,7 @@ def test_npy_files_are_joined_and_not_loaded(tmp_path: Path, order: str) -> None
     whole = np.random.default_rng(0).standard_normal((10, 3, 2)).astype(np.float32)
     for i, part in enumerate((whole[:4], whole[4:])):
         np.save(tmp_path / f"{i}.npy", np.asarray(part, order=order))
-    source = ArraySource({"v": JoinedArrays([stored_npy(str(tmp_path / f"{i}.npy")) for i in (0, 1)])}, "v")
+    source = ArraySource({"v": joined_npy([str(tmp_path / f"{i}.npy") for i in (0, 1)])}, "v")
     rows = np.array([9, 0, 4, 3, 9])
     block = source.decode(source.fetch(rows))
     np.testing.assert_array_equal(block.columns["v"], whole[rows])
@@ -147,3 +147,47 @@ def test_the_fingerprint_follows_the_data(tmp_path: Path) -> None:
     x[0] = 5
     assert memory(x).fingerprint() != before
     assert memory(["a", "b"]).fingerprint() != memory(["a", "c"]).fingerprint()
+
+
+@pytest.mark.parametrize("suffix", ["npy", "npz"])
+@pytest.mark.parametrize("held", [10, 1])
+def test_damaged_files_are_skipped_where_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, held: int
+) -> None:
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("penstock.sources.find.HELD", held)
+    for i in range(4):
+        if suffix == "npy":
+            np.save(tmp_path / f"{i}.npy", np.arange(3) + 10 * i)
+        else:
+            np.savez(tmp_path / f"{i}.npz", v=np.arange(3) + 10 * i)
+    for i in (0, 2):
+        whole = (tmp_path / f"{i}.{suffix}").read_bytes()
+        (tmp_path / f"{i}.{suffix}").write_bytes(whole[:-20])
+    with pytest.raises(BadData, match=rf"0\.{suffix}"):
+        read_numpy(f"{tmp_path}/*.{suffix}")
+    ds = read_numpy(f"{tmp_path}/*.{suffix}", on_error="skip")
+    rows = [int(row["v"] if suffix == "npz" else row) for row in ds]
+    assert rows == [10, 11, 12, 30, 31, 32]
+    source = ds.node.step.source  # type: ignore[attr-defined]
+    assert source.on_error.count == 2 and source._where(3) == f"{tmp_path}/3.{suffix}, row 0"
+    with pytest.raises(BadData, match="none of 1 files could be read"):
+        read_numpy(f"{tmp_path}/0.{suffix}", on_error="skip")
+    if suffix == "npy":
+        with pytest.raises(BadData, match=r"0\.npy"):  # side by side, rows would no longer belong together
+            read_numpy((f"{tmp_path}/0.npy", f"{tmp_path}/1.npy"), on_error="skip")
+
+
+def test_mistakes_in_calls_are_told_in_a_sentence(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(3))
+    np.savez(tmp_path / "a.npz", x=np.arange(3), y=np.arange(3))
+    with pytest.raises(BadData, match=r"a.npz: is an archive of arrays \(.npz\) where a single array"):
+        read_numpy(tmp_path)
+    with pytest.raises(BadData, match=r"a.npy: is a single array \(.npy\) among archives"):
+        read_numpy([tmp_path / "a.npz", tmp_path / "a.npy"])
+    with pytest.raises(InvalidInput, match=r"features= is a name or a list of names, not 3. There are: x, y"):
+        read_numpy(tmp_path / "a.npz", features=3)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"label= is the name of one array, not \['y'\]"):
+        read_numpy(tmp_path / "a.npz", label=["y"])  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"max_errors must be a count or a fraction below 1, not 'few'"):
+        read_numpy(tmp_path / "a.npz", on_error="skip", max_errors="few")  # type: ignore[arg-type]

@@ -151,10 +151,36 @@ def test_wrong_calls_are_refused_in_one_sentence(tmp_path: Path) -> None:
         ({"columns": "x"}, "list of datasets"),
         ({"columns": []}, "empty"),
         ({"x": "one"}, "single value"),
+        ({"x": 3}, "x=3 must be the name of one dataset"),
+        ({"x": "x", "y": ["y"]}, r"y=\['y'\] must be the name of one dataset"),
+        ({"columns": [1]}, r"not \[1\]"),
+        ({"columns": {"a": 1}}, "dict of names"),
+        ({"columns": 7}, "not 7"),
         ({"x": "x", "access": "fast"}, "access must be"),
     ]:
         with pytest.raises(InvalidInput, match=message):
             read_hdf5(path, **options)
+    for wrong in (None, 5):
+        with pytest.raises(InvalidInput, match=f"A path, glob, folder or a list of them is needed, not {wrong}"):
+            read_hdf5(wrong)  # type: ignore[arg-type]
+
+
+def test_chunks_that_follow_each_other_are_read_in_one_call(tmp_path: Path, monkeypatch: Any) -> None:
+    data = np.arange(4000.0).reshape(1000, 4)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        node = file.create_dataset("x", (1000, 4), "f8", chunks=(50, 4), fillvalue=7)
+        node[:400], node[600:] = data[:400], data[600:]  # four chunks in the middle are never written
+    calls = []
+    real = hdf5_chunks._pread_into
+    monkeypatch.setattr(hdf5_chunks, "_pread_into", lambda *told: (calls.append(told[1]), real(*told))[1])
+    data[400:600] = 7
+    reader = read_hdf5(tmp_path / "a.h5", x="x").node.step.source.reader(0, "x")
+    offsets = reader.addresses.offsets
+    breaks = int((np.diff(offsets) != 50 * 4 * 8).sum())
+    np.testing.assert_array_equal(reader.read(0, 1000), data)
+    assert len(offsets) == 16 and len(calls) <= breaks + 2  # the gap is a break at most once more
+    for start, stop in [(0, 1), (49, 51), (120, 377), (390, 401), (399, 601), (401, 599), (999, 1000)]:
+        np.testing.assert_array_equal(reader.read(start, stop), data[start:stop])
 
 
 def test_files_that_disagree_are_named(tmp_path: Path) -> None:
