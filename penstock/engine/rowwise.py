@@ -151,8 +151,8 @@ class RowBatches(Stream):
         self._context, self._source, self._order, self._size = context, source, order, size
         self._schema = source.schema()
         self._fetcher = _Fetcher(context, source)
-        self._jobs = Lookahead(context, who="batches", urgency=_URGENCY)
         self._step = rows_per_part(self._schema, size)
+        self._jobs = Lookahead(context, who="batches", urgency=_URGENCY, parts=-(-size // self._step))
         self._count = order.count // size * size if drop_last else order.count
         self._at = at
 

@@ -10,6 +10,7 @@ All streams of a run are pulled by one driver thread; only jobs run elsewhere.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -100,9 +101,13 @@ class ReadAhead:
         self.jobs_per_thread = jobs_per_thread
         self.factor = 1.0
 
-    def jobs(self, threads: int) -> int:
-        """Jobs that a stage may have under way or finished and not yet taken."""
-        return max(1, round(self.jobs_per_thread * threads * self.factor))
+    def jobs(self, threads: int, parts: int = 1) -> int:
+        """Jobs that a stage may have under way or finished and not yet taken.
+
+        Where a job is of several `parts`, those behind the first job keep the threads busy: fewer jobs will do.
+        """
+        wanted = max(1, round(self.jobs_per_thread * threads * self.factor))
+        return min(wanted, 1 + math.ceil(wanted / parts))
 
 
 class Stream(ABC):
@@ -131,8 +136,8 @@ class Stream(ABC):
 class Lookahead:
     """Jobs under way, taken in the order in which they were given."""
 
-    def __init__(self, context: Context, *, who: str, urgency: int) -> None:
-        self._context, self._who, self._urgency = context, who, urgency
+    def __init__(self, context: Context, *, who: str, urgency: int, parts: int = 1) -> None:
+        self._context, self._who, self._urgency, self._parts = context, who, urgency, parts
         self._jobs: deque[tuple[Job, Any]] = deque()
 
     def __len__(self) -> int:
@@ -141,7 +146,7 @@ class Lookahead:
     @property
     def room(self) -> bool:
         """Whether another job may start by count; its lease decides by bytes."""
-        return len(self._jobs) < self._context.read_ahead.jobs(self._context.pool.size)
+        return len(self._jobs) < self._context.read_ahead.jobs(self._context.pool.size, self._parts)
 
     @property
     def head_done(self) -> bool:
