@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from penstock.core.block import Block
 from penstock.core.source import TellsLastBlock, UnitSource
+from penstock.engine.given_out import GivenOut
 from penstock.engine.rows import Held, Hold
 from penstock.engine.stream import Context, Piece, State, Stream
 from penstock.engine.transform import Fused
@@ -74,6 +75,7 @@ class _Feed:
         if lease is None:
             return False
         hold = Hold(lease)
+        self._owner.out.begin(hold)
         self._job = self._owner.context.pool.submit([lambda: self._read(lease, hold)], urgency=_URGENCY)
         return True
 
@@ -141,6 +143,8 @@ class UnitBlocks(Stream):
             self._turn, self._next = state["turn"], state["next"]
             self._slots = [_Feed(self, local, part) for local, part in state["open"]]
         self._opened = self._next
+        self.out = context.given_out.setdefault(id(source), GivenOut())
+        self._wanted = self.out.window
 
     def pull(self) -> Piece | None:
         while True:
@@ -155,9 +159,12 @@ class UnitBlocks(Stream):
                     self._turn = (self._turn + 1) % len(self._slots)
                 continue
             feed.part += 1
+            self._wanted -= 1
             feed.read_on(must=False)
             self._turn = (self._turn + 1) % len(self._slots)
             if found.nrows:
+                assert isinstance(found.hold, Hold)
+                self.out.give(found.hold)
                 return Piece(found, self._state())
 
     def ready(self) -> bool:
@@ -168,7 +175,11 @@ class UnitBlocks(Stream):
         # Of few units, those that are open may have a long way to go.
         return self._opened >= self._order.count >= _MANY_CYCLES * self._cycle and not self._ahead
 
+    def expect(self, now: int, window: int) -> None:
+        self._wanted, self.out.window = now, max(window, self.out.window)
+
     def close(self) -> None:
+        self.context.held_back.discard(self._read_ahead)
         for feed in (*self._slots, *self._ahead):
             feed.close()
         # Feeds refer to this stream and hold blocks: without this they would wait for a garbage collection.
@@ -178,7 +189,10 @@ class UnitBlocks(Stream):
     # What a feed needs from its owner.
 
     def lease(self, local: int, *, must: bool) -> Lease | None:
-        """Bytes for one more block of a unit: the source's estimate, or more if blocks proved larger."""
+        """Bytes for one more block of a unit; None if there is no room, or if it can wait for a window to be let go."""
+        if not must and self.out.full(self._wanted, self._allowed()):
+            self.context.held_back.add(self._read_ahead)
+            return None
         nbytes = self._source.unit_nbytes(self._order.unit(local))
         return self.context.lease(nbytes, who=f"read {self._source.label}", must=must)
 
@@ -221,10 +235,7 @@ class UnitBlocks(Stream):
             self._slots.append(self._ahead.popleft() if self._ahead else self._open_next())
             self._next += 1
         self._replace_ended()
-        allowed = self.context.read_ahead.jobs(self.context.pool.size)
-        if self.context.most_nbytes < _TIGHT_NBYTES:
-            allowed = min(allowed, self.context.pool.size)  # no block waits for its turn where memory is short
-        turns = len(self._slots)
+        allowed, turns = self._allowed(), len(self._slots)
         for step in range(min(turns, allowed)):
             if not self._slots[(self._turn + step) % turns].read_on(must=step == 0):
                 return
@@ -236,6 +247,12 @@ class UnitBlocks(Stream):
             self._ahead.append(feed)
             if not feed.read_on(must=False):
                 return
+
+    def _allowed(self) -> int:
+        """Blocks that may be under way or wait for their turn."""
+        allowed = self.context.read_ahead.jobs(self.context.pool.size)
+        # No block waits for its turn where memory is short.
+        return allowed if self.context.most_nbytes >= _TIGHT_NBYTES else min(allowed, self.context.pool.size)
 
     def _replace_ended(self) -> None:
         """Give the turns of units that ended to the next ones before their turn comes, so that those are read by then.
