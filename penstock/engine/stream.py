@@ -77,7 +77,7 @@ class Context:
         return fused.on_batch(batch, key) if self.places is None else self.places.run(fused, batch, key, whole=True)
 
     def tick(self, waited_s: float) -> None:
-        """Called at each hand-over, with how long the consumer has waited: held back reads may start, the tuner looks."""
+        """At each hand-over, with how long the consumer has waited: held back reads may start, the tuner looks."""
         for read_on in tuple(self.held_back):
             self.held_back.discard(read_on)
             read_on()

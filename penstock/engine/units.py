@@ -62,8 +62,10 @@ class _Feed:
     def __init__(self, owner: UnitBlocks, local: int, part: int) -> None:
         self.local, self.part = local, part
         self._owner = owner
+        self._unit = owner.unit(local)
         self._asked = part
-        self._last = part > 0 and owner.one_block(local)
+        self._one_block = owner.one_block(self._unit)
+        self._last = part > 0 and self._one_block
         self._blocks: Iterator[Block] | None = None
         self._job: Job | None = None
 
@@ -71,7 +73,7 @@ class _Feed:
         """Start reading the next block unless one is under way or waits; False if there is no room for it."""
         if self._job is not None or self._last:
             return True
-        lease = self._owner.lease(self.local, must=must)
+        lease = self._owner.lease(self._unit, must=must)
         if lease is None:
             return False
         hold = Hold(lease)
@@ -97,19 +99,19 @@ class _Feed:
         if job is None:
             return None
         found: Held | None = job.wait()
-        self._last = found is not None and self._owner.one_block(self.local)
+        self._last = found is not None and self._one_block
         return found
 
     def _read(self, lease: Lease, hold: Hold) -> Held | None:
         with lease.filling(), lent_by(self._owner.context.buffers):
             if self._blocks is None:
-                self._blocks = iter(self._owner.open(self.local, self._asked))
+                self._blocks = iter(self._owner.open(self._unit, self._asked))
             block = next(self._blocks, None)
             if block is None:
                 return None
             block = self._owner.prepared(block, self.local, self._asked)
         self._asked += 1
-        if self._owner.one_block(self.local):
+        if self._one_block:
             self._close()  # now, not with its turn: what its frame still holds is not on lease
         if self._owner.context.most_nbytes < _TIGHT_NBYTES:
             # Arrow keeps freed buffers per thread. Giving them back costs a fifth more processor time in page
@@ -188,21 +190,25 @@ class UnitBlocks(Stream):
 
     # What a feed needs from its owner.
 
-    def lease(self, local: int, *, must: bool) -> Lease | None:
+    def unit(self, local: int) -> int:
+        """The source's number of a unit, from the place in this rank's order: a permutation, so asked once."""
+        return self._order.unit(local)
+
+    def lease(self, unit: int, *, must: bool) -> Lease | None:
         """Bytes for one more block of a unit; None if there is no room, or if it can wait for a window to be let go."""
         if not must and self.out.full(self._wanted, self._allowed()):
             self.context.held_back.add(self._read_ahead)
             return None
-        nbytes = self._source.unit_nbytes(self._order.unit(local))
+        nbytes = self._source.unit_nbytes(unit)
         return self.context.lease(nbytes, who=f"read {self._source.label}", must=must)
 
-    def open(self, local: int, part: int) -> Iterator[Block]:
-        return self._source.open(self._order.unit(local), part)
+    def open(self, unit: int, part: int) -> Iterator[Block]:
+        return self._source.open(unit, part)
 
-    def one_block(self, local: int) -> bool:
+    def one_block(self, unit: int) -> bool:
         """Whether it is known that nothing comes after the first block of a unit."""
         source = self._source
-        return isinstance(source, TellsLastBlock) and source.one_block(self._order.unit(local))
+        return isinstance(source, TellsLastBlock) and source.one_block(unit)
 
     def prepared(self, block: Block, local: int, part: int) -> Block:
         """The block as it leaves: thinned for this rank, mapped and filtered."""

@@ -269,7 +269,11 @@ def one_batch(table: pa.Table, origin: Origin | None) -> pa.RecordBatch:
 
 def _own(column: Column) -> Column:
     """A copy of what is only seen in Arrow's memory: a label beside a matrix would keep pages of all columns there."""
-    return column.copy() if isinstance(column, np.ndarray) and not column.flags.writeable else column
+    if not isinstance(column, np.ndarray) or column.flags.writeable:
+        return column
+    own = empty(column.shape, column.dtype)
+    own[...] = column
+    return own
 
 
 def _listed(names: Names) -> list[str]:
