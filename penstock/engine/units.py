@@ -82,6 +82,11 @@ class _Feed:
         return True
 
     @property
+    def started(self) -> bool:
+        """Whether its next block is under way, or none is left."""
+        return self._last or self._job is not None
+
+    @property
     def ready(self) -> bool:
         return self._last or (self._job is not None and self._job.done)
 
@@ -146,11 +151,13 @@ class UnitBlocks(Stream):
             self._slots = [_Feed(self, local, part) for local, part in state["open"]]
         self._opened = self._next
         self.out = context.given_out.setdefault(id(source), GivenOut())
-        self._wanted = self.out.window
+        self._wanted, self._told = 0, False
 
     def pull(self) -> Piece | None:
+        if not self._told:  # the first window of an epoch is begun: it will take as many as those before
+            self._wanted, self._told = self.out.window, True
         while True:
-            self._read_ahead()
+            self._read_ahead(needed=True)
             if not self._slots:
                 return None
             feed = self._slots[self._turn]
@@ -175,10 +182,12 @@ class UnitBlocks(Stream):
 
     def all_started(self) -> bool:
         # Of few units, those that are open may have a long way to go.
-        return self._opened >= self._order.count >= _MANY_CYCLES * self._cycle and not self._ahead
+        opened = self._opened >= self._order.count >= _MANY_CYCLES * self._cycle and not self._ahead
+        return opened and all(feed.started for feed in self._slots)
 
     def expect(self, now: int, window: int) -> None:
-        self._wanted, self.out.window = now, max(window, self.out.window)
+        self._wanted, self._told = now, True
+        self.out.window = max(window, self.out.window)
 
     def close(self) -> None:
         self.context.held_back.discard(self._read_ahead)
@@ -235,15 +244,16 @@ class UnitBlocks(Stream):
         self._opened += 1
         return feed
 
-    def _read_ahead(self) -> None:
-        """Fill the cycle, then let feeds after it start as far as count and budget allow."""
+    def _read_ahead(self, *, needed: bool = False) -> None:
+        """Fill the cycle, then start feeds as far as count and budget allow, the first in any case if it is `needed`."""
         while len(self._slots) < self._cycle and self._next < self._order.count:
             self._slots.append(self._ahead.popleft() if self._ahead else self._open_next())
             self._next += 1
         self._replace_ended()
         allowed, turns = self._allowed(), len(self._slots)
+        first = needed or not self.out.full(self._wanted, allowed)
         for step in range(min(turns, allowed)):
-            if not self._slots[(self._turn + step) % turns].read_on(must=step == 0):
+            if not self._slots[(self._turn + step) % turns].read_on(must=first and step == 0):
                 return
         for feed in self._ahead:
             if not feed.read_on(must=False):
