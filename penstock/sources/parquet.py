@@ -7,6 +7,7 @@ Does not cover: how columns become samples (sources/table.py), keeping files ope
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -199,7 +200,7 @@ def require_same(first: pa.Schema, other: pa.Schema, columns: Sequence[str] | No
     Their order does not matter; columns that the first file lacks do, unless it was said which are read.
     """
     if columns is None and len(other.names) > len(first.names):
-        more = next(name for name in other.names if other.names.count(name) > first.names.count(name))
+        more = next(iter(Counter(other.names) - Counter(first.names)))
         raise SchemaChanged(
             f"{path} has a column {more!r}, which {first_path} has not. Name those to read with columns= or features=."
         )

@@ -143,6 +143,22 @@ def test_columns_in_another_order_are_found_by_name(tmp_path: Path, rows: int, f
     assert (named.columns["x"] == np.arange(10)).all()
 
 
+@pytest.mark.parametrize("told", [("s", ">", 3), ("s", "in", [3]), ("l", "==", [3])], ids=str)
+@pytest.mark.parametrize("columns", [None, ["n"]], ids=["all", "projected"])
+def test_a_filter_of_another_type_is_one_sentence(tmp_path: Path, told: Any, columns: list[str] | None) -> None:
+    source = source_of(tmp_path / "t.parquet", made(), TableShape(columns=columns), filters=[told])
+    with pytest.raises(InvalidInput, match=r"filters= do not fit the columns of .*t.parquet: "):
+        source.num_units()
+
+
+def test_columns_of_one_name_are_told(tmp_path: Path) -> None:
+    pq.write_table(pa.table([[1, 2], [3, 4], [5, 6]], names=["a", "b", "a"]), tmp_path / "t.parquet")
+    with pytest.raises(BadData, match=r"t.parquet: has several columns named 'a'"):
+        ParquetSource([str(tmp_path / "t.parquet")], TableShape()).schema()
+    block = whole(ParquetSource([str(tmp_path / "t.parquet")], TableShape(columns=["b"])))
+    assert block.columns["b"].tolist() == [3, 4]
+
+
 def test_damage_names_file_and_row_group(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     big = pa.table({"x": np.random.default_rng(0).standard_normal(600_000)})
