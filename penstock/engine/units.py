@@ -245,7 +245,7 @@ class UnitBlocks(Stream):
         return feed
 
     def _read_ahead(self, *, needed: bool = False) -> None:
-        """Fill the cycle, then start feeds as far as count and budget allow, the first in any case if it is `needed`."""
+        """Fill the cycle, then start feeds as far as count and budget allow, the first in any case if `needed`."""
         while len(self._slots) < self._cycle and self._next < self._order.count:
             self._slots.append(self._ahead.popleft() if self._ahead else self._open_next())
             self._next += 1
