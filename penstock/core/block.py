@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core.arrow_numbers import numbers
 from penstock.core.errors import InvalidInput
 from penstock.core.schema import OBJECT, Field, Schema
 from penstock.core.tree import Tree
@@ -160,8 +161,7 @@ def _list_value(values: pa.Array) -> np.ndarray:
         return as_objects(values)
     if pa.types.is_nested(values.type) or pa.types.is_string(values.type) or pa.types.is_binary(values.type):
         return np.array(values.to_pylist(), dtype=object)
-    found: np.ndarray = values.to_numpy(zero_copy_only=False)
-    return found
+    return numbers(values)
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -205,5 +205,4 @@ def to_numpy(column: Column) -> np.ndarray:
         column = pc.cast(column, column.type.value_type)
     if pa.types.is_nested(column.type):
         return as_objects(column)
-    array: np.ndarray = column.to_numpy(zero_copy_only=False)
-    return array
+    return numbers(column)

@@ -42,11 +42,14 @@ class Mix(Stream):
         self._carry: Elements | None = None
         self._last_after: State = None
         self._carried = 0 if state is None else state["carry"]
+        self._blocks = 0
 
     def pull(self) -> Piece | None:
         blocks, holds, inner_after = self._gather()
         if not blocks:
             return None
+        self._blocks = max(self._blocks, len(blocks))
+        self._inner.expect(0, self._blocks)
         rows = sum(b.nrows for b in blocks)
         holds.append(Hold(self._context.budget.force(_ORDER_NBYTES * rows, who="shuffle order")))
         order = generator(*self._key, self._number).permutation(rows)
@@ -69,6 +72,8 @@ class Mix(Stream):
         holds: list[object] = []
         rows, nbytes, inner_after = 0, 0, self._before
         while True:
+            if self._blocks:
+                self._inner.expect(max(1, self._blocks - len(blocks)), self._blocks)
             elements, before = self._next(inner_after)
             if elements is None:
                 return blocks, holds, inner_after

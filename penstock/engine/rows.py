@@ -23,7 +23,7 @@ class Hold:
     Reference counting is the one bookkeeping that exceptions, breaks and Ctrl-C cannot skip.
     """
 
-    __slots__ = ("_leases",)
+    __slots__ = ("__weakref__", "_leases")
 
     def __init__(self, *leases: Lease | None) -> None:
         self._leases = [lease for lease in leases if lease is not None]

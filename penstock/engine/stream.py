@@ -21,6 +21,7 @@ from penstock.core.block import Block
 from penstock.core.errors import TooLarge
 from penstock.core.events import Events
 from penstock.engine.block_buffers import BlockBuffers
+from penstock.engine.given_out import GivenOut
 from penstock.engine.place import Places
 from penstock.engine.rows import Elements
 from penstock.engine.slabs import SlabPool
@@ -61,6 +62,8 @@ class Context:
     places: Places | None = None
     buffers: BlockBuffers | None = None
     tuner: Tuner | None = None
+    given_out: dict[int, GivenOut] = field(default_factory=dict)
+    held_back: set[Callable[[], None]] = field(default_factory=set)
 
     def apply(self, fused: Fused, block: Block, key: Key) -> Block:
         """Users' functions on the rows of a block, wherever they run best."""
@@ -75,7 +78,10 @@ class Context:
         return fused.on_batch(batch, key) if self.places is None else self.places.run(fused, batch, key, whole=True)
 
     def tick(self, waited_s: float) -> None:
-        """Let the tuner look, at each hand-over to a consumer that has waited so long so far."""
+        """At each hand-over, with how long the consumer has waited: held back reads may start, the tuner looks."""
+        for read_on in tuple(self.held_back):
+            self.held_back.discard(read_on)
+            read_on()
         if self.tuner is not None:
             self.tuner.tick(waited_s)
 
@@ -128,6 +134,12 @@ class Stream(ABC):
     def all_started(self) -> bool:
         """Whether all there is to read is under way, so that workers will be idle soon. False where it is not known."""
         return False
+
+    def expect(self, now: int, window: int) -> None:
+        """Learn that `now` more pieces are wanted at once, and that a window takes so many.
+
+        What is read beyond these waits until the window before is let go.
+        """
 
     def close(self) -> None:
         """Let go of files and inner streams."""

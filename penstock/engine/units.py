@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from penstock.core.block import Block
 from penstock.core.source import TellsLastBlock, UnitSource
+from penstock.engine.given_out import GivenOut
 from penstock.engine.rows import Held, Hold
 from penstock.engine.stream import Context, Piece, State, Stream
 from penstock.engine.transform import Fused
@@ -61,8 +62,10 @@ class _Feed:
     def __init__(self, owner: UnitBlocks, local: int, part: int) -> None:
         self.local, self.part = local, part
         self._owner = owner
+        self._unit = owner.unit(local)
         self._asked = part
-        self._last = part > 0 and owner.one_block(local)
+        self._one_block = owner.one_block(self._unit)
+        self._last = part > 0 and self._one_block
         self._blocks: Iterator[Block] | None = None
         self._job: Job | None = None
 
@@ -70,12 +73,18 @@ class _Feed:
         """Start reading the next block unless one is under way or waits; False if there is no room for it."""
         if self._job is not None or self._last:
             return True
-        lease = self._owner.lease(self.local, must=must)
+        lease = self._owner.lease(self._unit, must=must)
         if lease is None:
             return False
         hold = Hold(lease)
+        self._owner.out.begin(hold)
         self._job = self._owner.context.pool.submit([lambda: self._read(lease, hold)], urgency=_URGENCY)
         return True
+
+    @property
+    def started(self) -> bool:
+        """Whether its next block is under way, or none is left."""
+        return self._last or self._job is not None
 
     @property
     def ready(self) -> bool:
@@ -95,19 +104,19 @@ class _Feed:
         if job is None:
             return None
         found: Held | None = job.wait()
-        self._last = found is not None and self._owner.one_block(self.local)
+        self._last = found is not None and self._one_block
         return found
 
     def _read(self, lease: Lease, hold: Hold) -> Held | None:
         with lease.filling(), lent_by(self._owner.context.buffers):
             if self._blocks is None:
-                self._blocks = iter(self._owner.open(self.local, self._asked))
+                self._blocks = iter(self._owner.open(self._unit, self._asked))
             block = next(self._blocks, None)
             if block is None:
                 return None
             block = self._owner.prepared(block, self.local, self._asked)
         self._asked += 1
-        if self._owner.one_block(self.local):
+        if self._one_block:
             self._close()  # now, not with its turn: what its frame still holds is not on lease
         if self._owner.context.most_nbytes < _TIGHT_NBYTES:
             # Arrow keeps freed buffers per thread. Giving them back costs a fifth more processor time in page
@@ -141,10 +150,14 @@ class UnitBlocks(Stream):
             self._turn, self._next = state["turn"], state["next"]
             self._slots = [_Feed(self, local, part) for local, part in state["open"]]
         self._opened = self._next
+        self.out = context.given_out.setdefault(id(source), GivenOut())
+        self._wanted, self._told = 0, False
 
     def pull(self) -> Piece | None:
+        if not self._told:  # the first window of an epoch is begun: it will take as many as those before
+            self._wanted, self._told = self.out.window, True
         while True:
-            self._read_ahead()
+            self._read_ahead(needed=True)
             if not self._slots:
                 return None
             feed = self._slots[self._turn]
@@ -155,9 +168,12 @@ class UnitBlocks(Stream):
                     self._turn = (self._turn + 1) % len(self._slots)
                 continue
             feed.part += 1
+            self._wanted -= 1
             feed.read_on(must=False)
             self._turn = (self._turn + 1) % len(self._slots)
             if found.nrows:
+                assert isinstance(found.hold, Hold)
+                self.out.give(found.hold)
                 return Piece(found, self._state())
 
     def ready(self) -> bool:
@@ -166,9 +182,15 @@ class UnitBlocks(Stream):
 
     def all_started(self) -> bool:
         # Of few units, those that are open may have a long way to go.
-        return self._opened >= self._order.count >= _MANY_CYCLES * self._cycle and not self._ahead
+        opened = self._opened >= self._order.count >= _MANY_CYCLES * self._cycle and not self._ahead
+        return opened and all(feed.started for feed in self._slots)
+
+    def expect(self, now: int, window: int) -> None:
+        self._wanted, self._told = now, True
+        self.out.window = max(window, self.out.window)
 
     def close(self) -> None:
+        self.context.held_back.discard(self._read_ahead)
         for feed in (*self._slots, *self._ahead):
             feed.close()
         # Feeds refer to this stream and hold blocks: without this they would wait for a garbage collection.
@@ -177,18 +199,25 @@ class UnitBlocks(Stream):
 
     # What a feed needs from its owner.
 
-    def lease(self, local: int, *, must: bool) -> Lease | None:
-        """Bytes for one more block of a unit: the source's estimate, or more if blocks proved larger."""
-        nbytes = self._source.unit_nbytes(self._order.unit(local))
+    def unit(self, local: int) -> int:
+        """The source's number of a unit, from the place in this rank's order: a permutation, so asked once."""
+        return self._order.unit(local)
+
+    def lease(self, unit: int, *, must: bool) -> Lease | None:
+        """Bytes for one more block of a unit; None if there is no room, or if it can wait for a window to be let go."""
+        if not must and self.out.full(self._wanted, self._allowed()):
+            self.context.held_back.add(self._read_ahead)
+            return None
+        nbytes = self._source.unit_nbytes(unit)
         return self.context.lease(nbytes, who=f"read {self._source.label}", must=must)
 
-    def open(self, local: int, part: int) -> Iterator[Block]:
-        return self._source.open(self._order.unit(local), part)
+    def open(self, unit: int, part: int) -> Iterator[Block]:
+        return self._source.open(unit, part)
 
-    def one_block(self, local: int) -> bool:
+    def one_block(self, unit: int) -> bool:
         """Whether it is known that nothing comes after the first block of a unit."""
         source = self._source
-        return isinstance(source, TellsLastBlock) and source.one_block(self._order.unit(local))
+        return isinstance(source, TellsLastBlock) and source.one_block(unit)
 
     def prepared(self, block: Block, local: int, part: int) -> Block:
         """The block as it leaves: thinned for this rank, mapped and filtered."""
@@ -215,18 +244,16 @@ class UnitBlocks(Stream):
         self._opened += 1
         return feed
 
-    def _read_ahead(self) -> None:
-        """Fill the cycle, then let feeds after it start as far as count and budget allow."""
+    def _read_ahead(self, *, needed: bool = False) -> None:
+        """Fill the cycle, then start feeds as far as count and budget allow, the first in any case if `needed`."""
         while len(self._slots) < self._cycle and self._next < self._order.count:
             self._slots.append(self._ahead.popleft() if self._ahead else self._open_next())
             self._next += 1
         self._replace_ended()
-        allowed = self.context.read_ahead.jobs(self.context.pool.size)
-        if self.context.most_nbytes < _TIGHT_NBYTES:
-            allowed = min(allowed, self.context.pool.size)  # no block waits for its turn where memory is short
-        turns = len(self._slots)
+        allowed, turns = self._allowed(), len(self._slots)
+        first = needed or not self.out.full(self._wanted, allowed)
         for step in range(min(turns, allowed)):
-            if not self._slots[(self._turn + step) % turns].read_on(must=step == 0):
+            if not self._slots[(self._turn + step) % turns].read_on(must=first and step == 0):
                 return
         for feed in self._ahead:
             if not feed.read_on(must=False):
@@ -236,6 +263,12 @@ class UnitBlocks(Stream):
             self._ahead.append(feed)
             if not feed.read_on(must=False):
                 return
+
+    def _allowed(self) -> int:
+        """Blocks that may be under way or wait for their turn."""
+        allowed = self.context.read_ahead.jobs(self.context.pool.size)
+        # No block waits for its turn where memory is short.
+        return allowed if self.context.most_nbytes >= _TIGHT_NBYTES else min(allowed, self.context.pool.size)
 
     def _replace_ended(self) -> None:
         """Give the turns of units that ended to the next ones before their turn comes, so that those are read by then.

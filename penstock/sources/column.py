@@ -13,10 +13,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from penstock.core.arrow_numbers import numbers
 from penstock.core.block import Column
 from penstock.core.schema import OBJECT, Field
 
 _UNIT = {"s": "s", "ms": "ms", "us": "us", "ns": "ns"}
+
+
+_PLAIN_IDS = frozenset(
+    kind.id
+    for kind in (
+        *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+        *(pa.float16(), pa.float32(), pa.float64(), pa.bool_(), pa.string(), pa.binary()),
+    )
+)
+"""Types that are plain as they are: a table has many columns, and asking for each of the others takes a while."""
 
 
 def is_numeric(kind: pa.DataType) -> bool:
@@ -26,6 +37,8 @@ def is_numeric(kind: pa.DataType) -> bool:
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """The type that a column has once dictionaries, views, decimals and times are resolved."""
+    if kind.id in _PLAIN_IDS:
+        return kind
     if pt.is_dictionary(kind):
         return plain_type(kind.value_type)
     if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.FixedShapeTensorType):
@@ -43,6 +56,8 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 def plain_column(array: pa.Array, fill: Any = None) -> pa.Array:
     """The column in its plain type, missing values replaced if `fill` is given."""
+    if fill is None and array.type.id in _PLAIN_IDS:
+        return array
     if isinstance(array, pa.ExtensionArray) and not isinstance(array.type, pa.FixedShapeTensorType):
         array = array.storage
     if pt.is_dictionary(array.type):
@@ -106,7 +121,7 @@ def to_column(array: pa.Array, null_is_nan: bool) -> Column:
         return array
     if (pt.is_integer(kind) or pt.is_boolean(kind)) and (null_is_nan or array.null_count):
         array = pc.cast(pc.cast(array, pa.uint8()) if pt.is_boolean(kind) else array, pa.float64(), safe=False)
-    return np.asarray(array.to_numpy(zero_copy_only=False), dtype=_dtype(array.type))
+    return np.asarray(numbers(array), dtype=_dtype(array.type))
 
 
 def _fixed_list(array: pa.Array) -> Column:
@@ -117,8 +132,8 @@ def _fixed_list(array: pa.Array) -> Column:
     floating = pt.is_floating(values.type)
     if (array.null_count or values.null_count) and not floating:
         return array
-    matrix = values.to_numpy(zero_copy_only=False).reshape(len(array), length)
+    matrix = numbers(values).reshape(len(array), length)
     if array.null_count:
         matrix = matrix.copy()
-        matrix[pc.is_null(array).to_numpy(zero_copy_only=False)] = np.nan
+        matrix[numbers(pc.is_null(array))] = np.nan
     return np.asarray(matrix)

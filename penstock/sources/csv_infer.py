@@ -6,6 +6,7 @@ Does not cover: parsing rows for training (csv_parse.py).
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
@@ -105,7 +106,11 @@ def infer(
 
 def header_names(path: str, text: bytes, dialect: Dialect) -> list[str]:
     """Names from the first line, or c0, c1, ... A name that occurs twice gets a number."""
-    cells, _ = dialect.first_line(text)
+    try:
+        cells, _ = dialect.first_line(text)
+    except csv.Error as error:
+        told = "lines end in \\r alone, or it is no CSV file at all" if "new-line" in str(error) else str(error)
+        raise BadData(path, f"its first line cannot be read: {told}") from error
     if not cells:
         raise BadData(path, "the file is empty: there is no header and no row")
     if not dialect.header:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.core.arrow_numbers import numbers
 from penstock.memory.buffers import empty
 from penstock.sources.compile_background import Kernel
 
@@ -117,6 +118,6 @@ def _word(text: np.ndarray, raw: bytes | None, start: int, end: int) -> str:
 def exact(words: Sequence[str], dtype: Any) -> np.ndarray | None:
     """Numbers from words, correctly rounded to the dtype; None if a word is not a number."""
     try:
-        return np.asarray(pa.array(words, pa.string()).cast(pa.from_numpy_dtype(dtype)).to_numpy(zero_copy_only=False))
+        return numbers(pa.array(words, pa.string()).cast(pa.from_numpy_dtype(dtype)))
     except pa.ArrowInvalid:
         return None

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from penstock.core.arrow_numbers import numbers
 from penstock.memory.buffers import empty
 from penstock.memory.limits import current_limit
 from penstock.sources.compile_background import Kernel
@@ -52,7 +53,7 @@ def side_by_side(arrays: Sequence[pa.Array], dtype: np.dtype[Any], wait: bool = 
         return np.empty((0, len(arrays)), dtype)
     kind = pa.from_numpy_dtype(dtype)
     if pt.is_boolean(kind):  # Arrow packs booleans in bits and has no tensor of them
-        return np.column_stack([a.to_numpy(zero_copy_only=False) for a in arrays])
+        return np.column_stack([numbers(array) for array in arrays])
     missing = dtype.kind != "f" and any(array.null_count for array in arrays)  # integers: Arrow says so
     if missing or not is_laid(dtype, nrows * len(arrays)):
         return _by_arrow(arrays, kind, dtype)
@@ -73,7 +74,7 @@ def lay(arrays: Sequence[pa.Array], out: np.ndarray, first: int, wait: bool = Fa
     found = _compiled(wait)
     if found is None:
         for column, array in enumerate(ready, first):
-            out[:, column] = array.to_numpy()
+            out[:, column] = numbers(array)
         return
     nrows, width = out.shape
     addresses = np.array([_address(array) for array in ready], np.int64)

@@ -7,6 +7,7 @@ Does not cover: how columns become samples (sources/table.py), keeping files ope
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from penstock.core.arrow_numbers import numbers
 from penstock.core.block import Block, Origin
 from penstock.core.errors import BadData, InvalidInput, NotFound, SchemaChanged
 from penstock.core.schema import Schema
@@ -146,16 +148,19 @@ class ParquetSource:
                         raise pa.ArrowInvalid(f"{table.num_rows} rows where the footer says {rows}")
                     return one_batch(table, origin)
 
-                return self.shape_bound.block_by_parts(reader.schema_arrow, rows, read, origin, self._on_error)
+                return self.shape_bound.block_by_parts(self.survey.arrow, rows, read, origin, self._on_error)
             table = reader.read_row_groups(groups, columns=self.survey.columns, use_threads=False)
         return self._shaped(table, origin)
 
     def _shaped(self, table: pa.Table, origin: Origin) -> Block:
+        names = self.survey.arrow.names if self.survey.columns is None else self.survey.columns
+        if table.column_names != names:  # a file may hold its columns in another order than the first
+            table = table.select(names)
         if self.filters is None:
             return self.shape_bound.block(table, origin, self._on_error)
         numbered = table.append_column("__row__", pa.array(np.arange(table.num_rows)))
         kept = numbered.filter(self.filters)
-        rows = kept.column("__row__").to_numpy()
+        rows = numbers(kept.column("__row__").combine_chunks())
         return self.shape_bound.block(
             kept.drop_columns(["__row__"]), lambda i: origin(int(rows[i]) if i < len(rows) else 0), self._on_error
         )
@@ -190,7 +195,15 @@ class ParquetSource:
 
 
 def require_same(first: pa.Schema, other: pa.Schema, columns: Sequence[str] | None, first_path: str, path: str) -> None:
-    """Raise SchemaChanged unless a file has the columns that are read, with the types of the first file."""
+    """Raise SchemaChanged unless a file has the columns that are read, with the types of the first file.
+
+    Their order does not matter; columns that the first file lacks do, unless it was said which are read.
+    """
+    if columns is None and len(other.names) > len(first.names):
+        more = next(iter(Counter(other.names) - Counter(first.names)))
+        raise SchemaChanged(
+            f"{path} has a column {more!r}, which {first_path} has not. Name those to read with columns= or features=."
+        )
     for name in first.names if columns is None else columns:
         name = name.split(".")[0] if name not in first.names else name
         if name not in other.names:

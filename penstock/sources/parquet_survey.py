@@ -6,6 +6,7 @@ Does not cover: reading rows (parquet.py).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from penstock.core.errors import BadData, NotFound
+from penstock.core.errors import BadData, InvalidInput, NotFound
 from penstock.core.source import OnError
 from penstock.sources import storage
 from penstock.sources.table import TableShape
@@ -27,6 +28,10 @@ SMALL_NBYTES = 1_000_000
 
 JOINED_FILES = 4096
 """Files after which their units are joined into one array: an array for each of a million files would be 100 MB."""
+
+
+_UNFIT = (pa.ArrowNotImplementedError, pa.ArrowTypeError)
+"""What Arrow says when a filter compares a column with something that is not of its type."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,10 @@ def wanted_columns(shape: TableShape, filters: pc.Expression | None, arrow: pa.S
     """The columns to read: those of the samples, and those that filters look at."""
     needed = shape.columns_needed
     shape.specs(arrow, path)  # names a missing column, the file and what is there
+    there = Counter(arrow.names)
+    twice = next((name for name in needed or there if there[name] > 1), None)
+    if twice is not None:
+        raise BadData(path, f"has several columns named {twice!r}. Name the others with columns= or features=")
     if needed is None or filters is None:
         return needed
     # Arrow does not list an expression's fields: a field that it needs is one without which it cannot be bound.
@@ -112,7 +121,7 @@ def _depends(filters: pc.Expression, arrow: pa.Schema, name: str) -> bool:
     rest = pa.schema([field for field in arrow if field.name != name]).empty_table()
     try:
         rest.filter(filters)
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, *_UNFIT):
         return True
     return False
 
@@ -124,6 +133,8 @@ def _matching(path: str, filters: pc.Expression) -> list[int]:
 
         whole = pads.ParquetFileFormat().make_fragment(opened(path))
         return [info.id for part in whole.split_by_row_group(filters) for info in part.row_groups]
+    except _UNFIT as error:
+        raise InvalidInput(f"filters= do not fit the columns of {path}: {str(error).splitlines()[0]}.") from error
     except pa.ArrowInvalid as error:
         raise NotFound(f"filters= cannot be used on {path}: {str(error).splitlines()[0]}") from error
 

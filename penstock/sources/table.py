@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core.arrow_numbers import numbers
 from penstock.core.block import Block, Column, Origin
 from penstock.core.errors import BadData, InvalidInput, NotFound
 from penstock.core.schema import OBJECT, Field, Schema
@@ -220,11 +221,11 @@ class TableShape:
             if name in self.categories:
                 coded = pc.index_in(array, value_set=_value_set(self.categories[name], array.type))
                 if coded.null_count:
-                    bad = pc.and_(pc.is_null(coded), pc.is_valid(array)).to_numpy(zero_copy_only=False)
+                    bad = numbers(pc.and_(pc.is_null(coded), pc.is_valid(array)))
                 array = pc.fill_null(coded, -1)
                 reason = f"column {name!r} has a value that is not in its categories"
             elif array.null_count and not self._may_be_null(name, array.type, spec):
-                bad = pc.is_null(array).to_numpy(zero_copy_only=False)
+                bad = numbers(pc.is_null(array))
                 reason = f"column {name!r} ({array.type}) has a missing value where none was expected"
             if bad is not None and bad.any():
                 _report(bad if keep is None else bad & keep, reason, name, raw, origin, on_error)
@@ -268,7 +269,11 @@ def one_batch(table: pa.Table, origin: Origin | None) -> pa.RecordBatch:
 
 def _own(column: Column) -> Column:
     """A copy of what is only seen in Arrow's memory: a label beside a matrix would keep pages of all columns there."""
-    return column.copy() if isinstance(column, np.ndarray) and not column.flags.writeable else column
+    if not isinstance(column, np.ndarray) or column.flags.writeable:
+        return column
+    own = empty(column.shape, column.dtype)
+    own[...] = column
+    return own
 
 
 def _listed(names: Names) -> list[str]:

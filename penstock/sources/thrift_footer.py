@@ -99,9 +99,10 @@ class _Reader:
         if depth > DEEPEST:
             raise ValueError("nested too deeply")
         found: dict[int, Any] = {}
-        number = 0
+        number, data = 0, self._data
         while True:
-            head = self._byte()
+            head = data[self._at]
+            self._at += 1
             if head == STOP:
                 return found
             kind, step = head & 15, head >> 4
@@ -109,14 +110,14 @@ class _Reader:
             found[number] = self._value(kind, depth)
 
     def _value(self, kind: int, depth: int) -> Any:
-        if kind in (TRUE, FALSE):
-            return kind == TRUE
-        if kind in (I16, I32, I64):
+        if I16 <= kind <= I64:
             return self._signed()
         if kind == BINARY:
             return self._take(self._varint())
         if kind == STRUCT:
             return self.struct(depth + 1)
+        if kind in (TRUE, FALSE):
+            return kind == TRUE
         if kind in (LIST, SET):
             return self._items(depth)
         if kind == BYTE:
@@ -150,17 +151,25 @@ class _Reader:
         return value
 
     def _take(self, count: int) -> bytes:
-        if count > len(self._data) - self._at:
-            raise ValueError(f"{count} bytes where {len(self._data) - self._at} are left")
-        self._at += count
-        return self._data[self._at - count : self._at]
+        at = self._at
+        if count > len(self._data) - at:
+            raise ValueError(f"{count} bytes where {len(self._data) - at} are left")
+        self._at = at + count
+        return self._data[at : at + count]
 
     def _varint(self) -> int:
-        value = shift = 0
+        data, at = self._data, self._at
+        value = data[at]
+        if value < 128:  # nearly all: a footer has thousands of numbers, and all files have one
+            self._at = at + 1
+            return value
+        value, shift = value & 127, 7
         while True:
-            byte = self._byte()
+            at += 1
+            byte = data[at]
             value |= (byte & 127) << shift
             if byte < 128:
+                self._at = at + 1
                 return value
             shift += 7
             if shift > 63:

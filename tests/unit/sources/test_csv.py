@@ -220,6 +220,13 @@ def test_a_source_is_a_cheap_description(tmp_path: Path) -> None:
         list(source.open(999))
 
 
+@pytest.mark.parametrize("text", [b"a,b\r1,2\r", b"PAR1\x15\x04\r\x00\x01,2\n1,2\n"], ids=["old line ends", "binary"])
+def test_a_first_line_that_is_no_csv_is_told(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "t.csv").write_bytes(text)
+    with pytest.raises(BadData, match=r"t.csv: its first line cannot be read: lines end in .* or it is no CSV file"):
+        list(read_csv(str(tmp_path / "t.csv")))
+
+
 def test_headers_empty_files_and_dialects(tmp_path: Path) -> None:
     bare = source_of(tmp_path / "t.csv", "1;2\n3;4\n", dialect=Dialect(delimiter=";", header=False))
     assert whole(bare).columns["c1"].tolist() == [2, 4]

@@ -126,6 +126,39 @@ def test_files_must_agree(tmp_path: Path) -> None:
     assert len(whole(projected)) == 20
 
 
+@pytest.mark.parametrize("rows", [100, 20_000], ids=["whole", "in parts"])
+@pytest.mark.parametrize("filters", [None, [("a", ">", -1)]], ids=["all", "filtered"])
+def test_columns_in_another_order_are_found_by_name(tmp_path: Path, rows: int, filters: Any) -> None:
+    names = [*"abcdefghij"]
+    table = pa.table({name: np.full(rows, i, np.float32) for i, name in enumerate(names)} | {"y": np.arange(rows)})
+    pq.write_table(table, tmp_path / "1.parquet")
+    pq.write_table(table.select([*reversed(names), "y"]), tmp_path / "2.parquet")
+    paths = [str(tmp_path / f"{i}.parquet") for i in (1, 2)]
+    both = whole(ParquetSource(paths, TableShape(label="y"), filters=filters))
+    assert (both.columns["x"] == np.arange(10)).all() and len(both) == 2 * rows
+    pq.write_table(table.append_column("new", table["a"]), tmp_path / "2.parquet")
+    with pytest.raises(SchemaChanged, match=r"2.parquet has a column 'new', which .*1.parquet has not. Name those"):
+        whole(ParquetSource(paths, TableShape(label="y"), filters=filters))
+    named = whole(ParquetSource(paths, TableShape(features=names, label="y"), filters=filters))
+    assert (named.columns["x"] == np.arange(10)).all()
+
+
+@pytest.mark.parametrize("told", [("s", ">", 3), ("s", "in", [3]), ("l", "==", [3])], ids=str)
+@pytest.mark.parametrize("columns", [None, ["n"]], ids=["all", "projected"])
+def test_a_filter_of_another_type_is_one_sentence(tmp_path: Path, told: Any, columns: list[str] | None) -> None:
+    source = source_of(tmp_path / "t.parquet", made(), TableShape(columns=columns), filters=[told])
+    with pytest.raises(InvalidInput, match=r"filters= do not fit the columns of .*t.parquet: "):
+        source.num_units()
+
+
+def test_columns_of_one_name_are_told(tmp_path: Path) -> None:
+    pq.write_table(pa.table([[1, 2], [3, 4], [5, 6]], names=["a", "b", "a"]), tmp_path / "t.parquet")
+    with pytest.raises(BadData, match=r"t.parquet: has several columns named 'a'"):
+        ParquetSource([str(tmp_path / "t.parquet")], TableShape()).schema()
+    block = whole(ParquetSource([str(tmp_path / "t.parquet")], TableShape(columns=["b"])))
+    assert block.columns["b"].tolist() == [3, 4]
+
+
 def test_damage_names_file_and_row_group(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     big = pa.table({"x": np.random.default_rng(0).standard_normal(600_000)})
