@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from penstock.memory.limits import current_limit
+from penstock.memory.meter import Meter
 from penstock.sources.compile_background import Kernel
 
-ROOMY_NBYTES = 1_000_000_000
-"""A limit below which libjpeg-turbo decodes all: the compiler takes 75 MB, twice that when it really compiles."""
+FREE_NBYTES = 600_000_000
+"""What must be free below the limit: the compiler takes 75 MB, twice that when it really compiles, and the model may
+not have grown yet. Where less is free, libjpeg-turbo decodes all."""
 
 FIRST_PICTURES = 64
 """Pictures before the kernels are asked for: fewer are decoded sooner than a compiler is loaded."""
@@ -46,11 +48,11 @@ class JpegKernel(Kernel):
         return decoder
 
     def wanted(self) -> Any:
-        """The decoder if it is there; now and then it is asked for, where the limit has room for a compiler."""
+        """The decoder if it is there; now and then it is asked for, where there is room for a compiler."""
         found = self.loaded(np.uint8)
         if found is None:
             self._seen += 1  # threads may count past each other: it is a rough number
-            if self._seen % FIRST_PICTURES == 0 and current_limit().nbytes >= ROOMY_NBYTES:
+            if self._seen % FIRST_PICTURES == 0 and current_limit().nbytes - Meter().read().nbytes >= FREE_NBYTES:
                 found = self.get(np.uint8)
         return found
 
