@@ -255,7 +255,22 @@ def case_refusals():
 
     own = OwnStep([keras.Input((6,)), keras.layers.Dense(4)])
     own.compile("sgd", "mse")
-    refused(own, "train_step")
+    refused(own, "own train_step, whose gradients")
+
+    class OwnOthers(keras.Sequential):
+        def test_step(self, *args):
+            return super().test_step(*args)
+
+        def predict_step(self, *args):
+            return super().predict_step(*args)
+
+    own = OwnOthers([keras.Input((6,)), keras.layers.Dense(4)])
+    own.compile("sgd", "mse")
+    refused(own, "own test_step, which the guard would not call")
+    with pytest.raises(InvalidInput, match="own predict_step"):
+        predict(own, batches(X, Y))
+    with pytest.raises(InvalidInput, match="needs a keras.Model"):
+        predict(len, batches(X, Y))
     refused(dense(keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)), "gradient_accumulation_steps")
     if BACKEND != "torch":
         refused(dense("sgd", steps_per_execution=2), "steps_per_execution")
