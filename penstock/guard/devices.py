@@ -22,14 +22,14 @@ _NAMES = ("tensorflow", "jax", "torch")
 
 @dataclass
 class Devices:
-    """What was set, by framework, and what came too late."""
+    """What was set, by framework, and what could not be: mostly because it came too late, which is said then."""
 
     done: dict[str, str] = field(default_factory=dict)
     too_late: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = [f"{name}: {what}" for name, what in self.done.items()]
-        lines += [f"{name}: too late, {why}" for name, why in self.too_late.items()]
+        lines += [f"{name}: not set, {why}" for name, why in self.too_late.items()]
         return "\n".join(lines)
 
 
@@ -56,7 +56,9 @@ def _tensorflow(limit: int | None, report: Devices) -> None:
         os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
         report.done["tensorflow"] = "will grow its device memory as needed"
         if limit is not None:
-            report.too_late["tensorflow"] = "its limit can be set only once it is imported: import it, then call again"
+            report.too_late["tensorflow"] = (
+                "its limit can be set only once it is imported: import it, then call this again"
+            )
         return
     gpus = tf.config.list_physical_devices("GPU")
     try:
@@ -67,15 +69,15 @@ def _tensorflow(limit: int | None, report: Devices) -> None:
                 device = tf.config.LogicalDeviceConfiguration(memory_limit=limit // 2**20)
                 tf.config.set_logical_device_configuration(gpu, [device])
     except RuntimeError as error:
-        report.too_late["tensorflow"] = str(error)
+        report.too_late["tensorflow"] = f"it is too late: {error}"
         return
-    how = "grow as needed" if limit is None else f"are limited to {size(limit)}"
+    how = "grow as needed" if limit is None else f"are limited to {size(limit)} each"
     report.done["tensorflow"] = f"{len(gpus)} GPUs {how}" if gpus else "no GPU, nothing to set"
 
 
 def _jax(limit: int | None, report: Devices) -> None:
     if _jax_started():
-        report.too_late["jax"] = "its devices are in use already"
+        report.too_late["jax"] = "it is too late: its devices are in use already"
         return
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     report.done["jax"] = "will not preallocate"
@@ -98,7 +100,7 @@ def _torch(limit: int | None, report: Devices) -> None:
     torch = sys.modules.get("torch")
     started = torch is not None and torch.cuda.is_initialized()
     if started:
-        report.too_late["torch"] = "CUDA is in use already, so its allocator cannot be changed"
+        report.too_late["torch"] = "it is too late: CUDA is in use already, so its allocator cannot be changed"
     elif "expandable_segments" not in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""):
         before = os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = ",".join(filter(None, [before, "expandable_segments:True"]))

@@ -80,7 +80,8 @@ def predict(
     With `out` they are written to that .parquet or .npy file as they come, and the number of rows is returned. Without
     it an iterator of each batch's predictions is returned. Nothing is accumulated either way.
     """
-    _, keras_step = _frameworks("predict()")
+    keras_model, keras_step = _frameworks("predict()")
+    keras_model.check_predicts(model)
     refuse_arrays(ds, "ds")
     found = _predictions(model, islice(iter(ds), steps), keras_step, micro_batch)
     if out is None:

@@ -18,7 +18,8 @@ from typing import Literal
 from penstock.core.sizes import size
 from penstock.guard.microbatch import num_parts
 
-Phase = Literal["forward", "backward", "apply", "evaluate", "predict", "save"]
+Phase = Literal["forward", "backward", "step", "apply", "evaluate", "predict", "save"]
+"""What was being done. "step" is a whole batch in one call, which does not tell how far it came."""
 Rung = Literal["again", "smaller", "larger", "precision", "remat", "give up"]
 
 PATIENCE = 16
@@ -175,9 +176,9 @@ def verdict(ladder: Ladder, failure: Failure, allowed: Allowed, state_nbytes: in
     if need is not None and ladder.limit is not None and need > ladder.limit:
         advice.append(f"{size(need - ladder.limit)} more memory")
     state = f" Weights, gradients and optimizer state alone take {size(state_nbytes)}." if state_nbytes else ""
-    what = {"apply": "The optimizer step", "save": "Saving the checkpoint"}.get(
-        failure.phase, f"The {failure.phase} pass of {failure.rows} sample{'s' if failure.rows > 1 else ''}"
-    )
+    samples = f"{failure.rows} sample{'s' if failure.rows > 1 else ''}"
+    named = {"apply": "The optimizer step", "save": "Saving the checkpoint", "step": f"The step of {samples}"}
+    what = named.get(failure.phase, f"The {failure.phase} pass of {samples}")
     return (
         f"{what} does not fit{limit}. Tried: {tried}.{state} "
         f"What would help: {'; '.join(advice)}. The framework said: {failure.text}"

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core.errors import InvalidInput, OutOfMemory
-from penstock.core.events import events
+from penstock.core.events import Event, events
 from penstock.core.sizes import Size
 from penstock.guard import hints, recover
 from penstock.guard.microbatch import part_sizes
@@ -212,5 +212,21 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if len(argv) < 3 or argv[1] != "--":
         raise InvalidInput(f"A supervisor is started with FOLDER -- COMMAND..., not with {list(argv)}.")
-    code = supervise(argv[2:], checkpoint=argv[0]).returncode
+    silence = events.listen(_say)
+    try:
+        code = supervise(argv[2:], checkpoint=argv[0]).returncode
+    except OutOfMemory as error:
+        print(f"penstock: {error}", file=sys.stderr)
+        return 1
+    finally:
+        silence()
     return code if code >= 0 else 128 - code
+
+
+def _say(event: Event) -> None:
+    """One line for the terminal of a script that supervises itself: nobody else is there to hear of a restart."""
+    if event.kind != "guard.restart":
+        return
+    micro, reason = event.values["micro"], " for its memory" if event.values["confirmed"] else ""
+    how = f" in micro-batches of {micro}" if micro else ""
+    print(f"penstock: the worker was ended{reason} ({event.values['death']}); it goes on{how}.", file=sys.stderr)

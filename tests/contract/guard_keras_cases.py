@@ -255,7 +255,22 @@ def case_refusals():
 
     own = OwnStep([keras.Input((6,)), keras.layers.Dense(4)])
     own.compile("sgd", "mse")
-    refused(own, "train_step")
+    refused(own, "own train_step, whose gradients")
+
+    class OwnOthers(keras.Sequential):
+        def test_step(self, *args):
+            return super().test_step(*args)
+
+        def predict_step(self, *args):
+            return super().predict_step(*args)
+
+    own = OwnOthers([keras.Input((6,)), keras.layers.Dense(4)])
+    own.compile("sgd", "mse")
+    refused(own, "own test_step, which the guard would not call")
+    with pytest.raises(InvalidInput, match="own predict_step"):
+        predict(own, batches(X, Y))
+    with pytest.raises(InvalidInput, match="needs a keras.Model"):
+        predict(len, batches(X, Y))
     refused(dense(keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)), "gradient_accumulation_steps")
     if BACKEND != "torch":
         refused(dense("sgd", steps_per_execution=2), "steps_per_execution")
@@ -448,6 +463,31 @@ def case_torn_optimizer_step_is_put_back():
     assert all(np.array_equal(a, b) for a, b in zip(results[0].get_weights(), results[1].get_weights(), strict=True))
     for a, b in zip(results[0].optimizer.variables, results[1].optimizer.variables, strict=True):
         assert np.array_equal(keras.ops.convert_to_numpy(a), keras.ops.convert_to_numpy(b))
+
+
+def case_a_failure_is_told_by_its_phase():
+    """One graph on TensorFlow cannot tell where it failed; taken again in single phases, it can."""
+    failing = {"optimizer": 0, "model": 0}
+
+    def check(where):
+        if failing[where]:
+            failing[where] -= 1
+            raise MemoryError("injected")
+
+    class Short(keras.optimizers.SGD):
+        def apply(self, grads, trainable_variables=None):
+            first = _failing_identity(grads[0], lambda phase: check("optimizer"))
+            super().apply([first, *grads[1:]], trainable_variables)
+
+    model = make_faulty(lambda phase: check("model") if phase == "backward" else None)
+    model.compile(Short(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    fit(model, batches(X, Y), epochs=1)
+    for where, phase in (("optimizer", "apply"), ("model", "backward")):
+        events.recent.clear()
+        failing[where] = 2
+        fit(model, batches(X, Y)[:1], epochs=1)
+        told = [event.values["phase"] for event in events.recent if event.kind == "guard.oom"]
+        assert told == ["step" if BACKEND == "tensorflow" else phase, phase], (where, told)
 
 
 def case_gives_up_with_a_verdict():

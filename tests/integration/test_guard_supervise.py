@@ -149,6 +149,29 @@ class TestAllocatorOfTheWorker:
         assert found["env"].items() >= STEADY.items() and found["mapped"] >= 8 << 20
 
 
+def test_the_terminal_is_told_of_restarts_and_of_the_verdict(tmp_path):
+    """A script that supervises itself has nobody else who could say what became of its worker."""
+    script = """
+import os, signal, sys
+from pathlib import Path
+from penstock.guard.hints import micro_batch_hint, write_hint
+write_hint(Path(sys.argv[1]), {"micro": micro_batch_hint() or 4, "batch": 4})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    worker = [sys.executable, "-c", script, str(tmp_path)]
+    command = [*_THIS, str(tmp_path), "--", *worker]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": os.getcwd()}, capture_output=True, text=True, check=False
+    )
+    first, second, verdict = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert first.startswith("penstock: the worker was ended") and first.endswith(
+        "(SIGKILL); it goes on in micro-batches of 2."
+    )
+    assert second.endswith("micro-batches of 1.")
+    assert verdict.startswith("penstock: The forward pass of 1 sample does not fit")
+
+
 def test_an_error_of_python_is_not_tried_again(tmp_path):
     def work() -> None:
         raise ZeroDivisionError

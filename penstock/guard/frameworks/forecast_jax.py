@@ -23,6 +23,6 @@ def planned_nbytes(backend: Any, example: Any, rows: int) -> float | None:
         return jax.ShapeDtypeStruct((rows, *np.shape(leaf)[1:]), dtype)  # type: ignore[no-untyped-call]
 
     data = jax.tree.map(shape, example)
-    values = backend._weights(), backend.program.state_values(), backend._optimizer_values()
+    values = backend._weights(), backend.program.state_values(), backend.scale_values()
     plan = gradients.lower(*values, data, None, np.float32(1)).compile().memory_analysis()
     return None if plan is None else float(plan.temp_size_in_bytes + plan.output_size_in_bytes)

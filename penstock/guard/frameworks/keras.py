@@ -32,9 +32,10 @@ def check(model: keras.Model) -> None:
         raise InvalidInput("The model is not compiled. Call model.compile(optimizer=..., loss=...) first.")
     for name in ("train_step", "test_step"):
         if getattr(type(model), name) is not getattr(keras.Model, name):
+            why = "whose gradients the guard cannot split" if name == "train_step" else "which the guard would not call"
             raise InvalidInput(
-                f"{type(model).__name__} has its own {name}, whose gradients the guard cannot split. Override "
-                f"compute_loss and compute_metrics instead, or call model.fit() without the guard."
+                f"{type(model).__name__} has its own {name}, {why}. Override compute_loss and compute_metrics instead, "
+                f"or call model.fit() without the guard."
             )
     if model.optimizer is None:
         raise InvalidInput("The model has no optimizer. Compile it with one.")
@@ -52,6 +53,17 @@ def check(model: keras.Model) -> None:
         raise InvalidInput("steps_per_execution above 1 hides steps from the guard. Compile without it.")
     if keras.distribution.distribution() is not None:
         raise InvalidInput("keras.distribution is set; the guard steps on one device. Unset it.")
+
+
+def check_predicts(model: keras.Model) -> None:
+    """Refuse, by name, what would be predicted otherwise than the model's author meant it."""
+    if not isinstance(model, keras.Model):
+        raise InvalidInput(f"predict() needs a keras.Model, not a {type(model).__name__}.")
+    if type(model).predict_step is not keras.Model.predict_step:
+        raise InvalidInput(
+            f"{type(model).__name__} has its own predict_step, which the guard would not call. Move it into call(), or "
+            f"use model.predict()."
+        )
 
 
 def check_batch(model: keras.Model, batch: tuple[Any, Any, Any]) -> None:

@@ -135,9 +135,9 @@ class TrainStep(_Step):
 
     def part(self, part: Part) -> None:
         """Add one part's gradients. A whole batch waits for `apply`."""
-        self.phase = "backward"
         if self._whole is not None:
             return
+        self.phase = "backward"
         data = self.backend.data(part.data)
         ratios = self._ratios.get(part.start)
         _, self.logs, self._state = self.backend.gradients(self._state, data, ratios, part.share)
@@ -146,6 +146,7 @@ class TrainStep(_Step):
         """Step the optimizer once and write metrics and statistics back."""
         step = self.backend.whole_step
         if self._whole is not None and step is not None:
+            self.phase = "step"
             self.logs = step(self._whole)
         else:
             self.phase = "apply"

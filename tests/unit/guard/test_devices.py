@@ -41,3 +41,14 @@ def test_before_and_after_a_framework_starts():
 def test_unknown_framework():
     with pytest.raises(InvalidInput, match="mxnet"):
         setup_devices(frameworks=("mxnet",))
+
+
+def test_a_limit_that_cannot_be_set_is_not_called_too_late(monkeypatch):
+    """Nothing is late before a framework is imported; the reason is another, and is said."""
+    for name in ("tensorflow", "torch"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "")
+    monkeypatch.setenv("TF_FORCE_GPU_ALLOW_GROWTH", "")
+    told = str(setup_devices("2GB", frameworks=("tensorflow", "torch")))
+    assert "tensorflow: not set, its limit can be set only once it is imported" in told
+    assert "torch: not set, its limit needs torch imported" in told and "too late" not in told

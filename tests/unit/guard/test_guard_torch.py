@@ -97,6 +97,17 @@ def test_loss_is_that_of_the_whole_batch():
     assert guard.step(batch, nn.CrossEntropyLoss()).item() == pytest.approx(whole, rel=1e-6)
 
 
+@pytest.mark.parametrize("as_tensors", [False, True])
+def test_ignored_samples_do_not_count(as_tensors):
+    x, y = make_batches(1)[0]
+    criterion = nn.CrossEntropyLoss(ignore_index=int(y[0]))
+    model = make_model()
+    whole = criterion(model(torch.from_numpy(x)), torch.from_numpy(y)).item()
+    guard = Guard(model, torch.optim.SGD(model.parameters(), 0.1), micro_batch=3)
+    batch = (torch.from_numpy(x), torch.from_numpy(y)) if as_tensors else (x, y)
+    assert guard.step(batch, criterion).item() == pytest.approx(whole, rel=1e-6)
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_function_losses_and_sums(reduction):
     def loss_fn(model, batch):

@@ -116,3 +116,9 @@ def test_larger_batch_stays_whole_unless_something_failed():
 def test_ladder_survives_json():
     ladder = start(400, limit=1000, line=Line(100, 4.3))
     assert ladder_from(json.loads(json.dumps(dataclasses.asdict(ladder)))) == ladder
+
+
+def test_a_step_in_one_call_is_not_told_as_a_pass():
+    """Where one call does all, nobody knows whether it was the forward pass, the backward pass or the optimizer."""
+    _, decision = after_failure(start(1), Failure("step", 1, "no room"), Allowed())
+    assert decision.rung == "give up" and "The step of 1 sample does not fit" in decision.why
