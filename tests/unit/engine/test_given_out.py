@@ -40,7 +40,7 @@ def test_a_run_holds_two_windows_at_most(monkeypatch: pytest.MonkeyPatch, epochs
         there.append(len(self._there))
 
     monkeypatch.setattr(GivenOut, "begin", counted)
-    monkeypatch.setattr(ReadAhead, "jobs", lambda self, threads: AHEAD)
+    monkeypatch.setattr(ReadAhead, "jobs", lambda self, threads, parts=1: AHEAD)
     ds = units((ROWS,) * UNITS, part_rows=ROWS).shuffle(seed=1, window=ROWS * WINDOW).batch(100)
     rows = sum(len(batch) for batch in ds.repeat(epochs))
     assert rows == ROWS * UNITS * epochs
