@@ -21,7 +21,7 @@ from penstock.engine.rows import BatchList, Elements
 from penstock.engine.stream import Context, Piece, State, Stream
 
 READY_LEAST, READY_MOST = 2, 8
-"""Pieces kept ready for the consumer: as few as do, more when it had to wait although the data side is faster."""
+"""Pieces kept ready for the consumer: as few as do, more when it had to wait although the data side had been ahead."""
 
 _ROWS_AT_A_TIME = 256
 _NO_ROWS = Block({}, ())
@@ -40,6 +40,7 @@ class Run:
         self._ready: deque[Piece | BaseException | None] = deque()
         self._change = threading.Condition()
         self._ready_most = READY_LEAST
+        self._was_full = False
         self._stopping = False
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
@@ -128,10 +129,11 @@ class Run:
 
     def _hand_over(self, piece: Piece) -> bool:
         with self._change:
-            hungry = not self._ready
-            if hungry and self._ready_most < READY_MOST and time.perf_counter() - self.started_s > 1:
+            if not self._ready and self._was_full and self._ready_most < READY_MOST:
                 self._ready_most += 1
+                self._was_full = False
             while len(self._ready) >= self._ready_most and not self._stopping:
+                self._was_full = True
                 self._change.wait()
             if self._stopping:
                 return False

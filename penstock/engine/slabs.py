@@ -24,6 +24,11 @@ ALIGN = 64
 """jax.device_put takes arrays without a copy only at this alignment."""
 
 _PAGE = 4096
+_PLENTY, _LARGE_NBYTES, _PATIENCE_S = 3, 2_000_000, 0.01
+"""With so many slabs out and work under way, another large one is made only if none comes back within this time: a
+consumer that was just given a batch lets go of the one before as soon as it runs. With more out, where epochs meet, the
+next try will do. Who keeps all batches is waited for once."""
+
 _IDLE_KEPT = 3
 """Idle buffers kept: what one batch in the making, one waiting and one just returned need."""
 
@@ -112,6 +117,8 @@ class SlabPool(IdleSlabs):
     def __init__(self, budget: Budget) -> None:
         super().__init__(budget)
         self._most_nbytes = budget.total
+        self._returned = threading.Condition(self._lock)
+        self._out, self._patient = 0, True
 
     def arrays(self, schema: Schema, rows: int, *, must: bool) -> dict[str, np.ndarray] | None:
         """Uninitialised arrays for the fixed columns of `schema`, or None if the budget has no room now."""
@@ -134,6 +141,8 @@ class SlabPool(IdleSlabs):
     def put_back(self, slab: Slab) -> None:
         """Take a slab back; keep a few of the size now in use."""
         with self._lock:
+            self._out, self._patient = self._out - 1, True
+            self._returned.notify()
             keep = not self._closed and len(self._idle) < _IDLE_KEPT
             if keep:
                 self._idle.append(slab)
@@ -141,16 +150,35 @@ class SlabPool(IdleSlabs):
             slab.free()
 
     def _get(self, nbytes: int, must: bool) -> Slab | None:
+        if not must and nbytes >= _LARGE_NBYTES and not self._worth_another():
+            return None
+        slab = self._idle_one(nbytes)
+        if slab is None:
+            lease = self._lease(nbytes)
+            if lease is None and self.drop_idle():
+                lease = self._lease(nbytes)
+            if lease is None and must:
+                lease = self._budget.force(nbytes, who="batches")
+            slab = None if lease is None else Slab(nbytes, lease)
+        if slab is not None:
+            with self._lock:
+                self._out += 1
+        return slab
+
+    def _worth_another(self) -> bool:
+        """Whether a slab is idle, comes back in a moment, or is better made now; False: ask again later."""
+        with self._lock:
+            if self._idle or self._out < _PLENTY or not self._patient:
+                return True
+            self._patient = self._out == _PLENTY and self._returned.wait(_PATIENCE_S)
+            return self._patient or self._out == _PLENTY
+
+    def _idle_one(self, nbytes: int) -> Slab | None:
         with self._lock:
             for index, slab in enumerate(self._idle):
                 if slab.nbytes == nbytes:
                     return self._idle.pop(index)
-        lease = self._lease(nbytes)
-        if lease is None and self.drop_idle():
-            lease = self._lease(nbytes)
-        if lease is None and must:
-            lease = self._budget.force(nbytes, who="batches")
-        return None if lease is None else Slab(nbytes, lease)
+        return None
 
     def _lease(self, nbytes: int) -> Lease | None:
         if nbytes > self._most_nbytes:

@@ -1,7 +1,7 @@
 """Planes of samples to pixels, compiled: chroma made as wide and high as luma, and YCbCr to RGB, as libjpeg does.
 
-Covers: libjpeg's triangle filter ("fancy upsampling") and plain repetition for planes of half the width, or half the
-width and height; the conversion to RGB and BGR.
+Covers: libjpeg's triangle filter ("fancy upsampling") for planes of half the width, or half the width and height; plain
+repetition of chroma instead ("merged upsampling"); the conversion to RGB and BGR.
 Does not cover: samples from bits (jpeg/entropy.py).
 
 All is bit for bit what libjpeg-turbo gives. Sixteen samples at a time; rows may be read and written a little beyond
@@ -50,40 +50,58 @@ def _smooth_both(builder: Any, row: Any, near: Any, target: Any, _: Any) -> None
     _both(builder, builder.trunc(even.value, _SAMPLES), builder.trunc(odd.value, _SAMPLES), target)
 
 
-def _repeated(builder: Any, row: Any, target: Any, *_: Any) -> None:
-    samples = load(builder, _SAMPLES, row)
-    _both(builder, samples, samples, target)
+def _differences(builder: Any, blue: Any, red: Any) -> list[Vector]:
+    """What chroma adds to luma for red, green and blue.
+
+    A factor f with 16 bits behind the point is applied in 16 bits, as f * 256c / 2^16, and rounded after that.
+    """
+    cb, cr = _samples(builder, blue) - 128, _samples(builder, red) - 128
+    r = cr + ((((cr << 8).times(26345, 16)) + 128) >> 8)
+    g = ((cb.widened() * -22554 + cr.widened() * -46802 + 32768) >> 16).truncated()
+    b = cb + cb + ((((cb << 8).times(-14942, 16)) + 128) >> 8)
+    return [r, g, b]
 
 
-def _pixels(backwards: bool, builder: Any, luma: Any, blue: Any, red: Any, target: Any) -> None:
-    """Sixteen pixels of three bytes. A factor f of 16 bits behind the point is applied as f * 256c / 2^16, rounded."""
-    y, cb, cr = _samples(builder, luma), _samples(builder, blue) - 128, _samples(builder, red) - 128
-    r = y + cr + ((((cr << 8).times(26345, 16)) + 128) >> 8)
-    b = y + cb + cb + ((((cb << 8).times(-14942, 16)) + 128) >> 8)
-    g = y + ((cb.widened() * -22554 + cr.widened() * -46802 + 32768) >> 16).truncated()
-    channels = [channel.within(0, 255, 8) for channel in ((b, g, r) if backwards else (r, g, b))]
+def _write(builder: Any, luma: Vector, differences: list[Vector], target: Any, at: int) -> None:
+    """Sixteen pixels of three bytes, `at` bytes behind an address."""
+    channels = [(luma + difference).within(0, 255, 8) for difference in differences]
     for part in range(3):
         places = [(part * WIDE + j) // 3 for j in range(WIDE)]
         which = [(part * WIDE + j) % 3 for j in range(WIDE)]
         two = pick(builder, channels[0], channels[1], [p + WIDE * (w == 1) for p, w in zip(places, which)])
         mixed = [WIDE + p if w == 2 else j for j, (p, w) in enumerate(zip(places, which))]
-        store(builder, pick(builder, two, channels[2], mixed), builder.add(target, ir.Constant(I64, part * WIDE)))
+        where = builder.add(target, ir.Constant(I64, at + part * WIDE))
+        store(builder, pick(builder, two, channels[2], mixed), where)
+
+
+def _pixels(backwards: bool, builder: Any, luma: Any, blue: Any, red: Any, target: Any) -> None:
+    """Sixteen pixels, each with its own chroma."""
+    differences = _differences(builder, blue, red)
+    _write(builder, _samples(builder, luma), differences[::-1] if backwards else differences, target, 0)
+
+
+def _pixel_pairs(backwards: bool, builder: Any, luma: Any, blue: Any, red: Any, target: Any) -> None:
+    """Thirty-two pixels, two beside each other with the same chroma: its part is computed once for both."""
+    differences = _differences(builder, blue, red)
+    for half in (0, 1):
+        twice = [Vector(builder, by_turns(builder, d.value, d.value, half)) for d in differences]
+        luma_half = _samples(builder, luma, WIDE * half)
+        _write(builder, luma_half, twice[::-1] if backwards else twice, target, 3 * WIDE * half)
 
 
 _across: Any = compiled(_smooth_across)
 _across_and_down: Any = compiled(_smooth_both)
-_repeat: Any = compiled(_repeated)
 _rgb: Any = compiled(functools.partial(_pixels, False))
 _bgr: Any = compiled(functools.partial(_pixels, True))
+_rgb_pairs: Any = compiled(functools.partial(_pixel_pairs, False))
+_bgr_pairs: Any = compiled(functools.partial(_pixel_pairs, True))
 
 
 @numba.njit(nogil=True)
-def widen_line(row: Any, near: Any, target: Any, count: Any, smooth: Any) -> None:
-    """A line of chroma at full width from `count` samples; `near` is the row next to it, 0 where height is full."""
+def widen_line(row: Any, near: Any, target: Any, count: Any) -> None:
+    """A smooth line of chroma at full width from `count` samples; `near` is the row beside it, 0 at full height."""
     for x in range(0, count, WIDE):
-        if not smooth:
-            _repeat(row + x, target + 2 * x, 0, 0)
-        elif near:
+        if near:
             _across_and_down(row + x, near + x, target + 2 * x, 0)
         else:
             _across(row + x, target + 2 * x, 0, 0)
@@ -100,6 +118,21 @@ def colour_line(lines: Any, target: Any, width: Any, backwards: Any, spare: Any)
             _bgr(luma + x, blue + x, red + x, to)
         else:
             _rgb(luma + x, blue + x, red + x, to)
+        if not whole:
+            copy_bytes(target + 3 * x, spare, 3 * (width - x))
+
+
+@numba.njit(nogil=True)
+def colour_line_of_pairs(lines: Any, target: Any, width: Any, backwards: Any, spare: Any) -> None:
+    """As `colour_line`, with half as many samples of blue and red, each for two pixels."""
+    luma, blue, red = lines
+    for x in range(0, width, 2 * WIDE):
+        whole = x + 2 * WIDE <= width
+        to = target + 3 * x if whole else spare
+        if backwards:
+            _bgr_pairs(luma + x, blue + x // 2, red + x // 2, to)
+        else:
+            _rgb_pairs(luma + x, blue + x // 2, red + x // 2, to)
         if not whole:
             copy_bytes(target + 3 * x, spare, 3 * (width - x))
 

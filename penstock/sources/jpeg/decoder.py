@@ -15,7 +15,7 @@ import numpy as np
 
 from penstock.core.raw_memory import load_u8
 from penstock.sources.jpeg import entropy
-from penstock.sources.jpeg.colour import ROOM, close_edges, colour_line, widen_line
+from penstock.sources.jpeg.colour import ROOM, close_edges, colour_line, colour_line_of_pairs, widen_line
 from penstock.sources.jpeg.entropy import BLOCK, FACTORS, LOOKS, SLACK, TABLE_BYTES, make_table, read_run, unstuff
 from penstock.sources.jpeg.frame import (
     AC,
@@ -73,7 +73,7 @@ _AT, WORK_SIZE = _laid_out(
     state=8,
     predictions=8,
     blocks=MOST_BLOCKS * BLOCK,
-    spare=8,
+    spare=16,
     block=18,
     quants=4 * 64,
     factors=4 * FACTORS // 2,
@@ -223,20 +223,22 @@ def _lines(work: Any, planes: Any, strides: Any, lines: Any, out: Any, how: Any)
     quick, backwards = how
     height, width, across, down = work[_FRAME : _FRAME + 4]
     samples, rows = -(-width // across), -(-height // down)
+    spare = work.ctypes.data + 8 * _SPARE
     if across > 1 and not quick:
         close_edges(planes[1], strides[1], samples, rows)
         close_edges(planes[2], strides[1], samples, rows)
     for y in range(height):
-        luma, row = planes[0] + y * strides[0], y // down
-        blue, red = planes[1] + row * strides[1], planes[2] + row * strides[1]
+        row, target = y // down, out + 3 * width * y
+        luma, blue, red = planes[0] + y * strides[0], planes[1] + row * strides[1], planes[2] + row * strides[1]
+        if across > 1 and quick:
+            colour_line_of_pairs((luma, blue, red), target, width, backwards, spare)
+            continue
         if across > 1:
-            near = 0
-            if down > 1:
-                near = strides[1] * (min(rows - 1, row + 1) if y & 1 else max(0, row - 1))
-            widen_line(blue, planes[1] + near if down > 1 else 0, lines[0], samples, not quick)
-            widen_line(red, planes[2] + near if down > 1 else 0, lines[1], samples, not quick)
+            near = strides[1] * (min(rows - 1, row + 1) if y & 1 else max(0, row - 1))
+            widen_line(blue, planes[1] + near if down > 1 else 0, lines[0], samples)
+            widen_line(red, planes[2] + near if down > 1 else 0, lines[1], samples)
             blue, red = lines
-        colour_line((luma, blue, red), out + 3 * width * y, width, backwards, work.ctypes.data + 8 * _SPARE)
+        colour_line((luma, blue, red), target, width, backwards, spare)
 
 
 @numba.njit(nogil=True)
