@@ -169,17 +169,19 @@ class RowBatches(Stream):
         return self._order.start
 
     def ready(self) -> bool:
-        self._fill()
-        return not len(self._jobs) or self._jobs.head_done
+        self._fill(early=True)
+        return self._jobs.head_done or (not len(self._jobs) and self._at >= self._count)
 
     def all_started(self) -> bool:
         return self._at >= self._count
 
-    def _fill(self) -> None:
+    def _fill(self, early: bool = False) -> None:
+        """Start batches; `early` if nobody waits for them yet, as at the end of the epoch before."""
         while self._jobs.room and self._at < self._count:
             end = min(self._at + self._size, self._count)
             # A ragged end takes a full buffer: the next epoch's batches will want one of that size.
-            arrays = self._context.slabs.arrays(self._schema, self._size, must=not len(self._jobs))
+            must = not len(self._jobs) and not early
+            arrays = self._context.slabs.arrays(self._schema, self._size, must=must, spare=early)
             if arrays is None:
                 return
             arrays = rows_of(arrays, 0, end - self._at)

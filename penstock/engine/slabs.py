@@ -120,14 +120,17 @@ class SlabPool(IdleSlabs):
         self._returned = threading.Condition(self._lock)
         self._out, self._patient = 0, True
 
-    def arrays(self, schema: Schema, rows: int, *, must: bool) -> dict[str, np.ndarray] | None:
-        """Uninitialised arrays for the fixed columns of `schema`, or None if the budget has no room now."""
+    def arrays(self, schema: Schema, rows: int, *, must: bool, spare: bool = False) -> dict[str, np.ndarray] | None:
+        """Uninitialised arrays for the fixed columns of `schema`, or None if the budget has no room now.
+
+        With `spare`, nothing large is made while plenty is out: for work that has time.
+        """
         fields = [f for f in schema if f.fixed]
         offsets, at = [], 0
         for field in fields:
             offsets.append(at)
             at += -(-(field.row_nbytes * rows) // ALIGN) * ALIGN
-        slab = self._get(max(_PAGE, -(-at // _PAGE) * _PAGE), must)
+        slab = self._get(max(_PAGE, -(-at // _PAGE) * _PAGE), must, spare)
         if slab is None:
             return None
         loan = Loan(slab, self)
@@ -149,8 +152,8 @@ class SlabPool(IdleSlabs):
         if not keep:
             slab.free()
 
-    def _get(self, nbytes: int, must: bool) -> Slab | None:
-        if not must and nbytes >= _LARGE_NBYTES and not self._worth_another():
+    def _get(self, nbytes: int, must: bool, spare: bool) -> Slab | None:
+        if not must and nbytes >= _LARGE_NBYTES and not self._worth_another(spare):
             return None
         slab = self._idle_one(nbytes)
         if slab is None:
@@ -165,11 +168,13 @@ class SlabPool(IdleSlabs):
                 self._out += 1
         return slab
 
-    def _worth_another(self) -> bool:
+    def _worth_another(self, spare: bool) -> bool:
         """Whether a slab is idle, comes back in a moment, or is better made now; False: ask again later."""
         with self._lock:
-            if self._idle or self._out < _PLENTY or not self._patient:
+            if self._idle or self._out < _PLENTY:
                 return True
+            if spare or not self._patient:
+                return not spare
             self._patient = self._out == _PLENTY and self._returned.wait(_PATIENCE_S)
             return self._patient or self._out == _PLENTY
 

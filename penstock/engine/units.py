@@ -205,7 +205,7 @@ class UnitBlocks(Stream):
 
     def lease(self, unit: int, *, must: bool) -> Lease | None:
         """Bytes for one more block of a unit; None if there is no room, or if it can wait for a window to be let go."""
-        if not must and self.out.full(self._wanted, self._allowed()):
+        if not must and self._holds_enough():
             self.context.held_back.add(self._read_ahead)
             return None
         nbytes = self._source.unit_nbytes(unit)
@@ -251,7 +251,7 @@ class UnitBlocks(Stream):
             self._next += 1
         self._replace_ended()
         allowed, turns = self._allowed(), len(self._slots)
-        first = needed or not self.out.full(self._wanted, allowed)
+        first = needed or not self._holds_enough()
         for step in range(min(turns, allowed)):
             if not self._slots[(self._turn + step) % turns].read_on(must=first and step == 0):
                 return
@@ -263,6 +263,11 @@ class UnitBlocks(Stream):
             self._ahead.append(feed)
             if not feed.read_on(must=False):
                 return
+
+    def _holds_enough(self) -> bool:
+        """Whether reading on can wait for a window to be let go; but for a block a thread, or cores would rest."""
+        tight = self.context.most_nbytes < _TIGHT_NBYTES
+        return self.out.full(max(self._wanted, 0 if tight else self.context.pool.size), self._allowed())
 
     def _allowed(self) -> int:
         """Blocks that may be under way or wait for their turn."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 
 from penstock.core.schema import Field, Schema
+from penstock.engine import slabs
 from penstock.engine.slabs import SlabPool
 from penstock.memory.budget import Budget
 
@@ -67,3 +70,51 @@ def test_arrays_outlive_a_closed_pool():
     assert budget.used > 0
     del arrays
     assert budget.used == 0
+
+
+LARGE = 30_000
+"""Rows of SCHEMA that make a large slab."""
+
+
+def taken(pool: SlabPool, count: int) -> list[dict[str, np.ndarray]]:
+    found = [pool.arrays(SCHEMA, LARGE, must=True) for _ in range(count)]
+    assert all(found)
+    return [arrays for arrays in found if arrays is not None]
+
+
+def test_with_plenty_out_a_large_slab_that_comes_back_in_time_is_used_again(monkeypatch):
+    monkeypatch.setattr(slabs, "_PATIENCE_S", 60)
+    pool = SlabPool(Budget(10**9))
+    out = taken(pool, slabs._PLENTY)
+    address = out[0]["image"].ctypes.data
+    letting_go = threading.Timer(0.05, lambda: out.pop(0))
+    letting_go.start()
+    again = pool.arrays(SCHEMA, LARGE, must=False)
+    letting_go.join()
+    assert again is not None and again["image"].ctypes.data == address
+
+
+def test_who_keeps_all_batches_is_waited_for_once(monkeypatch):
+    waits = []
+    pool = SlabPool(Budget(10**9))
+    monkeypatch.setattr(pool._returned, "wait", lambda seconds: waits.append(seconds))
+    kept = taken(pool, slabs._PLENTY)
+    for _ in range(5):
+        arrays = pool.arrays(SCHEMA, LARGE, must=False)
+        assert arrays is not None
+        kept.append(arrays)
+    assert len(waits) == 1
+    del kept[0], arrays
+    kept.append(pool.arrays(SCHEMA, LARGE, must=False))
+    assert pool.arrays(SCHEMA, LARGE, must=False) is None, "more than plenty is out and one came back: ask again later"
+    assert pool.arrays(SCHEMA, LARGE, must=False) is not None
+    assert len(waits) == 1
+
+
+def test_work_that_has_time_makes_no_large_slab_while_plenty_is_out():
+    pool = SlabPool(Budget(10**9))
+    out = taken(pool, slabs._PLENTY)
+    assert pool.arrays(SCHEMA, LARGE, must=False, spare=True) is None
+    out.pop()
+    assert pool.arrays(SCHEMA, LARGE, must=False, spare=True) is not None
+    assert pool.arrays(SCHEMA, 4, must=False, spare=True) is not None, "small ones are no matter"
