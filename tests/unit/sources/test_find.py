@@ -167,7 +167,7 @@ def test_a_reader_of_many_array_files_holds_numbers_only(tmp_path, monkeypatch, 
     monkeypatch.setattr("penstock.sources.hdf5.READERS_KEPT", 10)
     monkeypatch.setattr("penstock.sources.hdf5_files._FACTS_KEPT", 10)
     monkeypatch.setattr("penstock.sources.npy.MAPPED", 10)
-    count, seeds, suffix = 400, 3, kind.split()[0][:4]
+    count, seeds, suffix = 600, 3, kind.split()[0][:4]
     for seed in range(seeds):
         write_array_file(tmp_path / f"seed{seed}.{suffix}", kind, 3 * seed)
     for i in range(count):
@@ -191,7 +191,7 @@ def test_a_reader_of_many_array_files_holds_numbers_only(tmp_path, monkeypatch, 
     try:
         made = source("0*")
         assert made.num_rows() == 3 * count
-        for file in range(0, count, 50):
+        for file in range(0, count, 75):
             np.testing.assert_array_equal(read(made, file)[:, 0], 3 * (file % seeds) + np.arange(3))
         gc.collect()
         held = held_nbytes()
