@@ -17,7 +17,7 @@ from penstock.memory.limits import current_limit
 from penstock.memory.meter import Meter
 from penstock.sources.compile_background import Kernel
 
-FREE_NBYTES = 600_000_000
+FREE_NBYTES = 1_000_000_000
 """What must be free below the limit: the compiler takes 75 MB, twice that when it really compiles, and the model may
 not have grown yet. Where less is free, libjpeg-turbo decodes all."""
 
