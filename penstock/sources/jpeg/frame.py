@@ -16,14 +16,14 @@ import numpy as np
 OK, OTHER, DAMAGED = 0, 1, 2
 """Read; not for this decoder; not readable as it stands."""
 
-HEIGHT, WIDTH, ACROSS, DOWN, RESTART, START, COMPONENTS, LAYOUT = range(8)
-"""Places in `frame`: the size, luma samples for one chroma sample, MCUs between restarts, where the bits start, ..."""
+HEIGHT, WIDTH, ACROSS, DOWN, RESTART, START, COMPONENTS = range(7)
+"""Places in `frame`: the size, luma samples for one chroma sample, MCUs between restarts, start of the bits, parts."""
 
 QUANT, DC, AC = 0, 1, 2
 """Columns of a component's row in `parts`: which of the tables it uses."""
 
 MOST_COMPONENTS = 3
-SOF0, DHT, SOI, EOI, SOS, DQT, DRI, RST0 = 0xC0, 0xC4, 0xD8, 0xD9, 0xDA, 0xDB, 0xDD, 0xD0
+SOF0, DHT, EOI, SOS, DQT, DRI, RST0 = 0xC0, 0xC4, 0xD9, 0xDA, 0xDB, 0xDD, 0xD0
 COMMENT, JFIF, ADOBE = 0xFE, 0xE0, 0xEE
 
 
