@@ -35,6 +35,15 @@ class Layout:
     null_values: tuple[str, ...]
     dtype: Any = np.float32
 
+    def plan(self) -> np.ndarray:
+        """For each column its kind, its slot, and how many from it on lie side by side in line and matrix."""
+        runs = [0] * len(self.kinds)
+        for column in range(len(self.kinds) - 2, -1, -1):  # the last one ends a line, and so no run
+            if self.kinds[column] == MATRIX:
+                beside = self.kinds[column + 1] == MATRIX and self.slots[column + 1] == self.slots[column] + 1
+                runs[column] = 1 + (runs[column + 1] if beside else 0)
+        return np.array([self.kinds, self.slots, runs], dtype=np.int64)
+
     def count(self, kind: int) -> int:
         """How many columns are of a kind."""
         return sum(k == kind for k in self.kinds)
@@ -57,9 +66,10 @@ class CsvKernel(Kernel):
     """The compiled parser of this process."""
 
     def make(self, dtype: np.dtype[Any]) -> Any:
+        from penstock.sources.csv_cells import TABLE
         from penstock.sources.csv_numba import compiled
 
-        return compiled(dtype)
+        return *compiled(dtype), TABLE
 
 
 kernel = CsvKernel()
@@ -71,7 +81,7 @@ def parse(data: bytes | memoryview, layout: Layout, wait: bool = False) -> Parse
     found = kernel.get(layout.dtype, wait)
     if found is None:
         return None
-    count, run = found
+    count, run, table = found
     text = np.frombuffer(data, dtype=np.uint8)
     if not len(text):
         return None
@@ -83,8 +93,8 @@ def parse(data: bytes | memoryview, layout: Layout, wait: bool = False) -> Parse
     floats = empty((layout.count(FLOAT), rows), np.float64)
     integers = empty((layout.count(INTEGER), rows), np.int64)
     slow = np.empty((4096 + rows // 4, 4), np.int64)
-    plan = np.array([layout.kinds, layout.slots], dtype=np.int64)
-    done, nslow = run(text, ord(layout.delimiter), plan, (nulls, ends), (matrix, floats, integers), slow)
+    out = (matrix, floats, integers)
+    done, nslow = run(text, ord(layout.delimiter), layout.plan(), (nulls, ends), out, slow, table)
     if done < 0:
         return None
     parsed = Parsed(matrix[:done], floats[:, :done], integers[:, :done])

@@ -5,7 +5,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from penstock.sources import csv_kernel
@@ -100,6 +100,90 @@ def test_integers_columns_and_empty_lines() -> None:
     np.testing.assert_array_equal(parsed.floats, [[3.5, np.nan]])
     assert parse(b"12345678901234567890;1;;1;1\n", layout, wait=True) is None
     assert parse(b";1;;1;1\n", layout, wait=True) is None
+
+
+def grid(lines: list[list[str]], newline: str, last: bool, layout: Layout) -> csv_kernel.Parsed | None:
+    text = newline.join(layout.delimiter.join(cells) for cells in lines) + (newline if last else "")
+    # A text that starts inside of something longer, as ranges of files do; what is before it must not matter.
+    whole = memoryview(b"9,.-" * 20 + text.encode() + b"7.,-" * 20)
+    return parse(whole[80 : 80 + len(text.encode())], layout, wait=True)
+
+
+SHAPES = st.from_regex(r"-?[0-9]{0,9}\.?[0-9]{0,9}", fullmatch=True)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(1, 12).flatmap(
+        lambda width: st.lists(st.lists(SHAPES, min_size=width, max_size=width), min_size=1, max_size=30)
+    ),
+    st.sampled_from(["\n", "\r\n"]),
+    st.booleans(),
+    st.sampled_from([np.float32, np.float64]),
+)
+def test_cells_of_every_length_at_every_place_are_what_they_say(
+    lines: list[list[str]], newline: str, last: bool, dtype: type
+) -> None:
+    width = len(lines[0])
+    assume(lines != [[""]] or last)  # nothing at all is not asked of the kernel
+    got = grid(lines, newline, last, Layout((MATRIX,) * width, tuple(range(width)), ",", NULLS, dtype))
+    lines = [cells for cells in lines if width > 1 or cells[0]]  # a line with nothing on it is no row
+    cells = [cell for line in lines for cell in line]
+    expected = exact(["nan" if cell == "" else cell for cell in cells], dtype)
+    if expected is None or any(not any(c.isdigit() for c in cell) for cell in cells if cell):
+        assert got is None  # a sign or a point alone is no number
+    else:
+        assert got is not None
+        assert got.matrix.tobytes() == expected.reshape(len(lines), width).tobytes()
+
+
+@pytest.mark.parametrize(
+    "odd", ["-", ".", "-.", "1.2.3", "--1", "1-2", "1.-2", "0x1", "1 2", "1:2", "1/2", "-e", "1_0"]
+)
+def test_what_looks_like_a_number_from_afar_is_handed_back(odd: str) -> None:
+    for column in range(3):
+        line = ["1.25", "-2.5", "3"]
+        line[column] = odd
+        assert grid([["1", "2", "3"]] * 9 + [line], "\n", True, Layout((MATRIX,) * 3, (0, 1, 2), ",", NULLS)) is None
+
+
+def test_signs_of_zero_and_points_without_digits_beside_them() -> None:
+    words = ["-0.0", "0", "-0", ".5", "5.", "-.25", "00012", "-7."]
+    got = numbers(["1"] * 9 + words, np.float64)[9:]
+    assert got.tobytes() == np.array([float(w) for w in words]).tobytes()
+
+
+@pytest.mark.parametrize("size", range(40, 140))
+def test_a_text_may_end_anywhere(size: int) -> None:
+    text = ",".join(["1.5"] * 100)[: size - 2] + ",7"
+    cells = text.split(",")
+    width = len(cells)
+    if any(cell in ("", "1.") for cell in cells):
+        cells = [cell or "nan" for cell in cells]
+    got = grid([text.split(",")], "\n", False, Layout((MATRIX,) * width, tuple(range(width)), ",", NULLS, np.float64))
+    assert got is not None
+    np.testing.assert_array_equal(got.matrix[0], [float(cell) for cell in cells])
+
+
+def test_wide_lines_long_text_and_many_empty_lines() -> None:
+    width = 20_000
+    lines = [[f"{row + column / 8}" for column in range(width)] for row in range(3)]
+    got = grid(lines, "\n", True, Layout((MATRIX,) * width, tuple(range(width)), ",", NULLS))
+    assert got is not None
+    np.testing.assert_array_equal(got.matrix, np.arange(3)[:, None] + np.arange(width) / 8)
+    layout = Layout((MATRIX, SKIP, INTEGER, MATRIX), (1, 0, 0, 0), "|", NULLS)
+    text = "\n" * 5000 + "".join(f"{k}.5|{'word, ' * (k * 3000)}|{k}|-{k}\n" + "\r\n" * (k * 2000) for k in range(5))
+    parsed = parse(text.encode(), layout, wait=True)
+    assert parsed is not None
+    assert parsed.matrix.tolist() == [[-k, k + 0.5] for k in range(5)]
+    assert parsed.integers.tolist() == [list(range(5))]
+
+
+def test_runs_are_columns_that_lie_side_by_side_in_line_and_matrix() -> None:
+    layout = Layout(
+        (MATRIX, MATRIX, SKIP, MATRIX, MATRIX, MATRIX, INTEGER, MATRIX), (0, 1, 0, 2, 4, 5, 0, 3), ",", NULLS
+    )
+    assert layout.plan()[2].tolist() == [2, 1, 0, 1, 2, 1, 0, 0]
 
 
 def test_the_kernel_is_compiled_in_the_background() -> None:
