@@ -43,6 +43,15 @@ def unflatten(tree: Tree, leaf: Callable[[str], Any]) -> Any:
     return {key: unflatten(node, leaf) for key, node in tree.items()}
 
 
+def map_leaves(sample: object, leaf: Callable[[Any], Any]) -> Any:
+    """The sample with `leaf(value)` in the place of each value, without naming the columns on the way."""
+    if isinstance(sample, tuple):
+        return tuple([map_leaves(value, leaf) for value in sample])
+    if isinstance(sample, Mapping):
+        return {str(key): map_leaves(value, leaf) for key, value in sample.items()}
+    return leaf(sample)
+
+
 def names(tree: Tree) -> list[str]:
     """Column names in the order in which the tree shows them."""
     found: list[str] = []

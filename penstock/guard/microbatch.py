@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.errors import InvalidInput
-from penstock.core.tree import flatten, unflatten
+from penstock.core.tree import flatten, map_leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +63,17 @@ def num_parts(rows: int, micro: int) -> int:
     return -(-rows // micro)
 
 
-def split(batch: object, micro: int) -> Iterator[Part]:
-    """The batch's parts in row order, as views."""
-    rows = count_rows(batch)
+def split(batch: object, micro: int, *, rows: int | None = None) -> Iterator[Part]:
+    """The batch's parts in row order, as views, larger ones first. `rows` if they were counted before."""
+    rows = count_rows(batch) if rows is None else rows
     if micro >= rows:
         yield Part(batch, 0, rows, 1.0)
         return
-    tree, leaves = flatten(batch)
     start = 0
     for size in part_sizes(rows, micro):
-        stop = start + size
-        cut = {name: None if leaf is None else leaf[start:stop] for name, leaf in leaves.items()}
-        yield Part(unflatten(tree, cut.__getitem__), start, size, size / rows)
-        start = stop
+        yield Part(_rows_of(batch, slice(start, start + size)), start, size, size / rows)
+        start += size
+
+
+def _rows_of(batch: object, cut: slice) -> Any:
+    return map_leaves(batch, lambda leaf: None if leaf is None else leaf[cut])

@@ -93,7 +93,7 @@ class Control:
         self.rows = count_rows(batch)
         ladder = self._ladder_for(self.rows)
         while True:
-            parts = list(split(batch, ladder.micro))
+            parts = list(split(batch, ladder.micro, rows=self.rows))
             failure = attempt(stepper, parts, self.ranks)
             if failure is None:
                 break
@@ -101,8 +101,7 @@ class Control:
             stepper.free()
             release(thorough=ladder.repeats > 1)
             ladder = self._step_down(stepper, failure)
-        largest = max(part.rows for part in parts)
-        self.ladder, growth = recover.after_success(ladder, largest)
+        self.ladder, growth = recover.after_success(ladder, parts[0].rows)  # larger parts come first
         if growth is not None:
             self._tell("guard.larger", growth)
         return len(parts)
@@ -148,7 +147,7 @@ def attempt(stepper: Stepper, parts: Sequence[Part], ranks: Ranks) -> Failure | 
     if ranks.any(failure is not None):
         stepper.drop()
         return failure or _elsewhere(stepper.phase, parts)
-    failure = _guarded(stepper, stepper.apply, max(part.rows for part in parts))
+    failure = _apply(stepper, parts)
     if ranks.any(failure is not None):
         stepper.drop()
         return failure or _elsewhere("apply", parts)
@@ -156,27 +155,39 @@ def attempt(stepper: Stepper, parts: Sequence[Part], ranks: Ranks) -> Failure | 
 
 
 def _gradients(stepper: Stepper, parts: Sequence[Part]) -> Failure | None:
-    largest = max(part.rows for part in parts)
-    failure = _guarded(stepper, lambda: stepper.begin(parts), largest)
-    for part in parts:
-        if failure is not None:
-            return failure
-        failure = _guarded(stepper, lambda part=part: stepper.part(part), part.rows)  # type: ignore[misc]
-    return failure
-
-
-def _guarded(stepper: Stepper, action: Callable[[], None], rows: int) -> Failure | None:
-    """Run one action; an out-of-memory error comes back as facts, anything else undoes the step and is raised."""
+    rows = parts[0].rows
     try:
-        action()
+        stepper.begin(parts)
+        for part in parts:
+            rows = part.rows
+            stepper.part(part)
     except BaseException as error:
-        found = classify(error, memory_is_short=memory_is_short)
-        if found is None:
-            stepper.drop()
+        failure = _failure(stepper, error, rows)
+        if failure is None:
             raise
-        return Failure(stepper.phase, rows, found.text, found.asked_nbytes)
+        return failure
     return None
 
 
+def _apply(stepper: Stepper, parts: Sequence[Part]) -> Failure | None:
+    try:
+        stepper.apply()
+    except BaseException as error:
+        failure = _failure(stepper, error, parts[0].rows)
+        if failure is None:
+            raise
+        return failure
+    return None
+
+
+def _failure(stepper: Stepper, error: BaseException, rows: int) -> Failure | None:
+    """An out-of-memory error as facts; for any other the step is undone, and there are none."""
+    found = classify(error, memory_is_short=memory_is_short)
+    if found is None:
+        stepper.drop()
+        return None
+    return Failure(stepper.phase, rows, found.text, found.asked_nbytes)
+
+
 def _elsewhere(phase: Phase, parts: Sequence[Part]) -> Failure:
-    return Failure(phase, max(part.rows for part in parts), "another rank ran out of memory")
+    return Failure(phase, parts[0].rows, "another rank ran out of memory")

@@ -1,13 +1,15 @@
 """Being asked to stop.
 
-Covers: SIGTERM as a flag that the loop looks at between steps.
+Covers: SIGTERM as a flag that the loop looks at between steps, and the line that tells how to go on.
 Does not cover: what is saved then (guard/fit.py).
 """
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -36,3 +38,13 @@ class StopSignal:
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
+
+
+def tell_stopped(folder: Path, *, epoch: int, step: int) -> None:
+    """One line for the terminal: where the run is saved, and how to go on. Counts from 0, as the loop does."""
+    print(
+        f"penstock: stopped at epoch {epoch + 1}, batch {step}, as asked; the run is saved in {folder}. "
+        f"To go on: fit(..., checkpoint={str(folder)!r}, resume=True).",
+        file=sys.stderr,
+        flush=True,  # the process ends now
+    )

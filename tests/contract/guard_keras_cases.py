@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import io
 import os
 import signal
 import sys
@@ -314,8 +316,12 @@ def case_resume_is_bit_for_bit():
                 time.sleep(0.01)
 
     folder = FOLDER / "resume"
-    with pytest.raises(SystemExit, match="143"):
+    said = io.StringIO()
+    with pytest.raises(SystemExit, match="143"), contextlib.redirect_stderr(said):
         fit(with_dropout(), batches(X, Y), epochs=4, checkpoint=folder, callbacks=[StopAt()])
+    (line,) = [line for line in said.getvalue().splitlines() if line.startswith("penstock:")]
+    assert line.startswith(f"penstock: stopped at epoch 2, batch 3, as asked; the run is saved in {folder}. ")
+    assert line.endswith(f"fit(..., checkpoint={str(folder)!r}, resume=True).")
     again = with_dropout()
     found = fit(again, batches(X, Y), epochs=4, checkpoint=folder, resume=True).history
     assert all(np.array_equal(a, b) for a, b in zip(whole.get_weights(), again.get_weights(), strict=True))

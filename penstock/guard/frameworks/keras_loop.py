@@ -30,7 +30,7 @@ from penstock.guard.progress import Progress
 from penstock.guard.recover import Allowed
 from penstock.guard.rehearse import lengths_vary, worst_batch
 from penstock.guard.step import Control
-from penstock.guard.stop import EXIT_CODE, StopSignal
+from penstock.guard.stop import EXIT_CODE, StopSignal, tell_stopped
 
 
 class Training:
@@ -274,6 +274,8 @@ class Training:
         if stop.asked:
             events.emit("guard.stopped", self.model.name, epoch=self.epoch, step=self.step)
             self._tell("end", total_steps=self.total_steps, stopped=True)
+            if self.files.folder is not None:
+                tell_stopped(self.files.folder.path, epoch=self.epoch, step=self.step)
             raise SystemExit(EXIT_CODE)
 
     def _save(self, *, now: bool = False) -> None:

@@ -10,6 +10,7 @@ optimizer is fused, parameters and state are copied first, into buffers that are
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -47,7 +48,7 @@ class Copies:
 
     def save(self, tensors: list[torch.Tensor]) -> None:
         """Copy the tensors' values."""
-        same = len(tensors) == len(self._tensors) and all(a is b for a, b in zip(tensors, self._tensors, strict=True))
+        same = len(tensors) == len(self._tensors) and all(map(operator.is_, tensors, self._tensors))
         if not same:
             # The old buffers go first: old and new together would double what the snapshot costs.
             self._tensors, self._buffers = [], []
@@ -55,13 +56,30 @@ class Copies:
             self._tensors = tensors
         if tensors:
             with torch.no_grad():
-                torch._foreach_copy_(self._buffers, [tensor.detach() for tensor in tensors])
+                torch._foreach_copy_(self._buffers, tensors)
 
     def restore(self) -> None:
         """Write the copied values back."""
         if self._tensors:
             with torch.no_grad():
-                torch._foreach_copy_([tensor.detach() for tensor in self._tensors], self._buffers)
+                torch._foreach_copy_(self._tensors, self._buffers)
+
+
+def buffers_of(model: torch.nn.Module) -> list[torch.Tensor]:
+    """The model's buffers, each once. `model.buffers()` names all modules on the way: three times the time."""
+    modules: list[torch.nn.Module | None] = [model]
+    seen: set[torch.nn.Module] = set()
+    found: list[torch.Tensor | None] = []
+    while modules:
+        module = modules.pop()
+        if module is None or module in seen:
+            continue
+        seen.add(module)
+        if module._buffers:
+            found += module._buffers.values()
+        if module._modules:
+            modules += module._modules.values()
+    return list({id(buffer): buffer for buffer in found if buffer is not None}.values())
 
 
 class OptimizerState:
@@ -72,7 +90,7 @@ class OptimizerState:
         self._optimizer, self._always = optimizer, ranks > 1
         self._copies = Copies()
         self._scalars: list[tuple[dict[str, Any], str, Any]] = []
-        self._had_state: set[torch.Tensor] = set()
+        self._had_state: list[torch.Tensor] = []
         self._saved = False
 
     def save(self) -> None:
@@ -86,8 +104,8 @@ class OptimizerState:
                 if param.grad is None:
                     continue
                 state = optimizer.state.get(param, {})
-                if not whole and isinstance(state.get("step"), torch.Tensor):
-                    tensors.append(state["step"])  # the counter of torch's fused optimizers; nothing else can tear
+                if not whole and isinstance(counter := state.get("step"), torch.Tensor):
+                    tensors.append(counter)  # that of torch's fused optimizers; nothing else of them can tear
                     continue
                 if whole:
                     tensors.append(param)
@@ -96,7 +114,7 @@ class OptimizerState:
                         self._scalars.append((state, name, value))
                     elif whole or value.numel() <= 1:
                         tensors += plain_tensors(value)
-        self._had_state = {param for param in optimizer.state if optimizer.state[param]}
+        self._had_state = [param for param, state in optimizer.state.items() if state]
         self._copies.save(tensors)
         self._saved = True
 
@@ -104,7 +122,8 @@ class OptimizerState:
         """Put parameters and state back; state that the failed step began to create is removed."""
         if not self._saved:
             return
-        for param in [param for param in self._optimizer.state if param not in self._had_state]:
+        had_state = set(self._had_state)
+        for param in [param for param in self._optimizer.state if param not in had_state]:
             del self._optimizer.state[param]
         for state, name, value in self._scalars:
             state[name] = value

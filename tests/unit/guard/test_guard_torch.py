@@ -12,6 +12,8 @@ import torch
 from torch import nn
 
 from penstock.core.errors import InvalidInput, OutOfMemory
+from penstock.guard.frameworks.torch import default_weigh
+from penstock.guard.frameworks.torch_state import buffers_of
 from penstock.guard.loop import Guard
 
 ROWS, STEPS = 23, 50
@@ -106,6 +108,50 @@ def test_ignored_samples_do_not_count(as_tensors):
     guard = Guard(model, torch.optim.SGD(model.parameters(), 0.1), micro_batch=3)
     batch = (torch.from_numpy(x), torch.from_numpy(y)) if as_tensors else (x, y)
     assert guard.step(batch, criterion).item() == pytest.approx(whole, rel=1e-6)
+
+
+@pytest.mark.parametrize("rows", [9, 3000])
+def test_few_labels_and_many_are_counted_alike(rows):
+    labels = np.random.default_rng(0).integers(0, 3, (rows, 2))
+    weigh = default_weigh(nn.CrossEntropyLoss(ignore_index=1))
+    assert weigh is not None and weigh((None, labels)) == np.sum(labels != 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_losses_of_parts_are_summed_in_their_precision_or_a_better_one(dtype):
+    model = make_model().to(dtype)
+    guard = Guard(model, torch.optim.SGD(model.parameters(), 0.0), micro_batch=3)
+    x, _ = make_batches(1)[0]
+    whole = model(torch.from_numpy(x).to(dtype)).double().pow(2).mean().item()
+    found = guard.step(x, lambda model, x: model(x.to(dtype)).pow(2).mean())
+    assert found.dtype == (torch.float32 if dtype == torch.bfloat16 else dtype) and not found.requires_grad
+    assert found.item() == pytest.approx(whole, rel=4 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+def test_parts_are_made_tensors_ahead_only_where_they_are_views(readonly):
+    """A copy of each part is made when its turn comes, so that there is one at a time."""
+    model, ready = make_model(), []
+    guard = Guard(model, torch.optim.SGD(model.parameters(), 0.1), micro_batch=3)
+    x, y = make_batches(1)[0]
+    x.flags.writeable = not readonly
+
+    def loss_fn(model, batch):
+        ready.append(len(guard._stepper._views))
+        assert np.shares_memory(batch[0].numpy(), x) != readonly
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    guard.step((x, y), loss_fn)
+    assert ready == ([0, 0, 0] if readonly else [2, 1, 0])
+
+
+def test_all_buffers_are_found_each_once():
+    norm = nn.BatchNorm1d(4)
+    shared = nn.Sequential(norm, nn.ModuleList([norm, nn.Sequential(nn.BatchNorm1d(4, affine=False))]))
+    shared.register_module("none", None)
+    shared.register_buffer("empty", None)
+    found = buffers_of(shared)
+    assert len(found) == 6 and {*map(id, found)} == {*map(id, shared.buffers())}
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -255,6 +301,7 @@ def test_other_errors_leave_state_as_it_was():
         guard.step(make_batches(1)[0], loss_fn)
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
     assert not opt.state and all(p.grad is None for p in model.parameters())
+    assert not guard._stepper._views  # which would hold the batch
 
 
 def test_gives_up_with_a_verdict():

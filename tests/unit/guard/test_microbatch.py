@@ -31,6 +31,13 @@ def test_split_gives_every_row_once_in_order(rows, micro):
     assert [p.start for p in parts] == list(np.cumsum([0] + [p.rows for p in parts[:-1]]))
 
 
+def test_rows_that_were_counted_before_are_not_counted_again():
+    batch = {"x": np.zeros((10, 4)), "none": None}
+    counted, told = (list(split(batch, 4, **rows)) for rows in ({}, {"rows": 10}))
+    assert [(p.start, p.rows, p.share) for p in counted] == [(p.start, p.rows, p.share) for p in told]
+    assert [p.rows for p in told] == [4, 3, 3] and all(p.data["none"] is None for p in told)
+
+
 def test_parts_are_views():
     x = np.zeros((10, 4))
     assert all(np.shares_memory(p.data, x) for p in split(x, 3))
