@@ -86,6 +86,9 @@ _JOBS_ONLY_WAIT = 0.8
 """Jobs that wait this much need hardly any processor, so it does not matter whether one is idle."""
 _IDLE_LEAST = 0.1
 _CORES_USED_MOST = 0.8
+_IN_A_ROW = 3
+"""Windows of waiting before more threads are tried. A slow window is followed by a better one whatever is done: threads
+that were added in between would seem to have helped, stay, and hold memory. A run's first window is mostly slow."""
 _REST_LEAST, _REST_MOST = 8, 128
 """Windows to wait after a step that did not pay; doubled each time in a row."""
 
@@ -131,6 +134,10 @@ class Climb:
     """Whether the next window still has jobs of the old width in it."""
     rest: int = 0
     failures: int = 0
+    waiting: int = 0
+    """Windows in a row in which everyone waited."""
+    best_rate: float = 0.0
+    """The most throughput of these."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +157,10 @@ def decide(facts: FlowFacts, climb: Climb) -> Decision:
         return _judge(facts, climb)
     if climb.rest:
         return Decision(facts.threads, replace(climb, rest=climb.rest - 1))
-    return _widen(facts, climb, "")
+    if not _all_wait(facts):
+        return Decision(facts.threads, replace(climb, waiting=0, best_rate=0.0))
+    climb = replace(climb, waiting=climb.waiting + 1, best_rate=max(climb.best_rate, facts.rate))
+    return _widen(facts, climb, "") if climb.waiting >= _IN_A_ROW else Decision(facts.threads, climb)
 
 
 def _judge(facts: FlowFacts, climb: Climb) -> Decision:
@@ -165,17 +175,22 @@ def _judge(facts: FlowFacts, climb: Climb) -> Decision:
 
 def _widen(facts: FlowFacts, climb: Climb, gained: str) -> Decision:
     """Half as many threads more, if everyone waits."""
+    if not _all_wait(facts):
+        return Decision(facts.threads, climb, gained)
+    threads = min(MOST_THREADS, max(facts.threads + 1, round(facts.threads * _WIDEN)))
+    why = f"the consumer waits and jobs wait {facts.jobs_wait:.0%} of their time"
+    on_trial = Climb(facts.threads, max(climb.best_rate, facts.rate), settle=True, failures=climb.failures)
+    return Decision(threads, on_trial, f"{gained}; {why}" if gained else why)
+
+
+def _all_wait(facts: FlowFacts) -> bool:
+    """Whether the consumer waits for jobs, and these for storage, and there is something to gain."""
     cores_used = facts.job_cpu_s / facts.window_s / facts.cores
     storage_waits = facts.jobs_wait > _JOBS_WAIT_LEAST and (
         facts.idle > _IDLE_LEAST or facts.jobs_wait > _JOBS_ONLY_WAIT
     )
     hungry = facts.waited_s > _WAITED_LEAST * facts.window_s
-    if not (hungry and storage_waits and cores_used < _CORES_USED_MOST) or facts.threads >= MOST_THREADS:
-        return Decision(facts.threads, climb, gained)
-    threads = min(MOST_THREADS, max(facts.threads + 1, round(facts.threads * _WIDEN)))
-    why = f"the consumer waits and jobs wait {facts.jobs_wait:.0%} of their time"
-    on_trial = Climb(facts.threads, facts.rate, settle=True, failures=climb.failures)
-    return Decision(threads, on_trial, f"{gained}; {why}" if gained else why)
+    return hungry and storage_waits and cores_used < _CORES_USED_MOST and facts.threads < MOST_THREADS
 
 
 _WINDOW_S = 0.25

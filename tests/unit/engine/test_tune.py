@@ -106,6 +106,27 @@ def test_a_consumer_that_does_not_wait_needs_no_more_threads():
     assert decide(facts, Climb()).why == ""
 
 
+def test_one_slow_window_is_no_reason_for_more_threads():
+    slow, usual = _window(2, latency_s=0.03, most=20), replace(_window(2, latency_s=0.03), waited_s=0.0, jobs=300)
+    climb = Climb()
+    for facts in [slow, usual, slow, slow, usual] * 20:
+        decision = decide(facts, climb)
+        climb = decision.climb
+        assert decision.threads == 2 and not decision.why
+
+
+def test_a_step_is_measured_against_the_best_of_the_windows_before():
+    climb = Climb()
+    for most in (60, 40, 20):
+        decision = decide(_window(2, latency_s=0.03, most=most), climb)
+        climb = decision.climb
+    assert decision.threads == 3 and climb.rate_before == 60
+    settled = decide(_window(3, latency_s=0.03, most=61), climb)
+    assert settled.threads == 3
+    back = decide(_window(3, latency_s=0.03, most=61), settled.climb)
+    assert back.threads == 2 and "back" in back.why
+
+
 def test_a_step_without_gain_is_taken_back_and_told():
     facts = _window(3, latency_s=0.03, most=60)
     decision = decide(facts, Climb(before=2, rate_before=60.0))
