@@ -27,8 +27,8 @@ class Keeper(Protocol):
     def whole(self, url: str, fetch: Callable[[], bytes], limit_nbytes: int | None) -> bytes:
         """All bytes of a small file; more than the limit is not the whole file, so that it is not kept."""
 
-    def has_whole(self, url: str) -> bool:
-        """Whether a small file need not be asked for."""
+    def kept_whole(self, url: str) -> bytes | None:
+        """All bytes of a small file that need not be asked for."""
 
     def has_range(self, url: str, tag: str, span: tuple[int, int]) -> bool:
         """Whether these bytes need not be asked for."""

@@ -55,6 +55,9 @@ class Pages:
     def _store_of(self, url: str) -> FileUnits | None:
         """The entry of the URL's bucket or host; None if the folder cannot be used."""
         head = "/".join(url.split("/", 3)[:3])
+        found = self._stores.get(head)
+        if found is not None:
+            return found
         with self._lock:
             if head not in self._stores:
                 self._stores[head] = self._opened(head)
@@ -90,21 +93,17 @@ class Pages:
 
     def whole(self, url: str, fetch: Callable[[], bytes], limit_nbytes: int | None) -> bytes:
         """All bytes of a small file. More than the limit is not the whole file, so that it is not kept."""
-        store = self._store_of(url)
-        if store is None:
-            return fetch()
-        number = _number(url, "whole", 0)
-        kept = _kept(store, number)
+        kept = self.kept_whole(url)
         if kept is None:
-            kept = fetch()
-            if limit_nbytes is None or len(kept) <= limit_nbytes:
-                _keep(store, number, kept)
+            kept, store = fetch(), self._store_of(url)
+            if store is not None and (limit_nbytes is None or len(kept) <= limit_nbytes):
+                _keep(store, _number(url, "whole", 0), kept)
         return kept
 
-    def has_whole(self, url: str) -> bool:
-        """Whether a small file is there, sound or not."""
+    def kept_whole(self, url: str) -> bytes | None:
+        """All bytes of a small file, if it is there and sound."""
         store = self._store_of(url)
-        return store is not None and store.has(_number(url, "whole", 0))
+        return None if store is None else _kept(store, _number(url, "whole", 0))
 
     def has_range(self, url: str, tag: str, span: tuple[int, int]) -> bool:
         """Whether all pages of a read are there, sound or not."""

@@ -157,9 +157,11 @@ class FileUnits:
 
     def read(self, unit: int, part: int) -> Generator[bytes, None, bool]:
         try:
-            with open(self.file(unit), "rb") as file:
-                _touch(file.fileno())
-                ended = yield from self._frames(file.fileno(), part)
+            file = os.open(self.file(unit), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                ended = yield from self._frames(file, part)
+            finally:
+                os.close(file)
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -170,7 +172,9 @@ class FileUnits:
         return ended
 
     def _frames(self, file: int, part: int) -> Generator[bytes, None, bool]:
-        at, number, length_of_file = 0, 0, os.fstat(file).st_size
+        status = os.fstat(file)
+        _touch(file, status.st_mtime)
+        at, number, length_of_file = 0, 0, status.st_size
         while True:
             head = os.pread(file, _FRAME.size, at)
             if len(head) < _FRAME.size:
@@ -207,9 +211,9 @@ class FileUnits:
         self.entry.close()
 
 
-def _touch(file: int) -> None:
+def _touch(file: int, used: float) -> None:
     """Note that a unit is in use: what nobody uses for long makes room. Once an hour is enough."""
-    if time.time() - os.fstat(file).st_mtime > 3600:
+    if time.time() - used > 3600:
         os.utime(file)
 
 

@@ -283,10 +283,10 @@ def read_many(url: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
     return in_parallel(lambda span: read_range(url, *span), spans)
 
 
-def all_kept(urls: Sequence[str]) -> bool:
-    """Whether whole files are all on local disk, so that nobody has to be waited for."""
+def kept_files(urls: Sequence[str]) -> list[bytes | None]:
+    """Whole files that are on local disk, so that nobody has to be waited for; None for the others."""
     keeper = keeping.get()
-    return keeper is not None and all(map(keeper.has_whole, urls))
+    return [None] * len(urls) if keeper is None else [keeper.kept_whole(url) for url in urls]
 
 
 def in_parallel(read: Callable[[S], T], items: Sequence[S]) -> list[T]:

@@ -120,14 +120,24 @@ def read_files(paths: Sequence[str], *, limit_nbytes: int | None = None) -> list
         except (NotFound, BadData) as error:
             return error
 
-    if len(paths) > 1 and is_remote(paths[0]) and not remote.all_kept(paths):
-        return remote.in_parallel(read, paths)
-    return [read(path) for path in paths]
+    if not paths or not is_remote(paths[0]):
+        return [read(path) for path in paths]
+    found: list[bytes | DataError | None] = [
+        kept if kept is None or limit_nbytes is None or len(kept) <= limit_nbytes else _too_large(path, limit_nbytes)
+        for path, kept in zip(paths, remote.kept_files(paths), strict=True)
+    ]
+    missing = [path for path, kept in zip(paths, found, strict=True) if kept is None]
+    read_now = iter(remote.in_parallel(read, missing) if missing else [])
+    return [next(read_now) if kept is None else kept for kept in found]
 
 
 def _within(path: str, nbytes: int, limit_nbytes: int | None) -> None:
     if limit_nbytes is not None and nbytes > limit_nbytes:
-        raise BadData(path, f"the file has more than the {size(limit_nbytes)} that are read at once")
+        raise _too_large(path, limit_nbytes)
+
+
+def _too_large(path: str, limit_nbytes: int) -> BadData:
+    return BadData(path, f"the file has more than the {size(limit_nbytes)} that are read at once")
 
 
 def read_range(path: str, offset: int, length: int) -> bytes:

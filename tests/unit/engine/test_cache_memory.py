@@ -11,7 +11,7 @@ import pytest
 from penstock.core.block import Block
 from penstock.core.events import events
 from penstock.engine.cache import drop_cached, keep_again
-from penstock.engine.cache_codec import checksums, decode_block, encode_block
+from penstock.engine.cache_codec import checksum, checksums, decode_block, encode_block
 from penstock.engine.cache_store import RamLog, RowStore
 from penstock.engine.cache_units import RamUnits
 from penstock.engine.pipe import pipe
@@ -105,6 +105,12 @@ def test_units_stop_being_added_when_the_budget_is_needed_by_others():
     assert [len(list(store.read(unit, 0))) for unit in range(5)] == [1, 1, 0, 0, 0]
     store.close()
     assert budget.used == 0
+
+
+@pytest.mark.parametrize("nbytes", [*range(20), 1000, 83_247])
+def test_one_piece_and_many_rows_have_the_same_checksum(nbytes):
+    for data in (np.random.default_rng(nbytes).bytes(nbytes), bytes(nbytes), b"\xff" * nbytes):
+        assert checksum(data) == int(checksums(np.frombuffer(data, np.uint8)[None])[0])
 
 
 def test_any_change_within_a_word_changes_the_checksum():

@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.errors import BadData, DataError, InvalidInput, NotFound
+from penstock.core.keeping import kept_by
+from penstock.engine.cache_pages import Pages
 from penstock.sources import remote, remote_file, storage
 
 fsspec = pytest.importorskip("fsspec")
@@ -176,6 +178,26 @@ def test_several_files_give_their_bytes_or_their_errors(path):
 
 
 # Open files
+
+
+def test_kept_files_and_others_come_in_order_and_only_the_others_are_asked_for(tmp_path, monkeypatch):
+    fs = fsspec.filesystem("memory")
+    urls = [f"memory://kept/{k}" for k in range(6)]
+    for k, url in enumerate(urls[:5]):
+        fs.pipe_file(url.removeprefix("memory:/"), bytes([k]) * (k + 1))
+    pages = Pages(str(tmp_path), None)
+    with kept_by(pages):
+        assert storage.read_files([urls[1], urls[3]]) == [b"\1\1", b"\3\3\3\3"]
+        asked = []
+        fetch = type(fs).cat_file
+        monkeypatch.setattr(
+            type(fs), "cat_file", lambda fs, path, **more: asked.append(path) or fetch(fs, path, **more)
+        )
+        found = storage.read_files(urls, limit_nbytes=3)
+        assert found[:3] == [b"\0", b"\1\1", b"\2\2\2"]
+        assert [type(error) for error in found[3:]] == [BadData, BadData, NotFound]
+        assert sorted({path[-1] for path in asked}) == ["0", "2", "4", "5"]
+    pages.close()
 
 
 def test_open_files_are_bounded_and_closed(tmp_path):
