@@ -91,7 +91,7 @@ def _write(options: Any, rounds: list[dict[str, float]], errors: dict[str, str],
 
     mid = {key: statistics.median(r[key] for r in rounds) for key in rounds[0]} if rounds else {}
     asked = max((r["requests"] for r in rounds), default=0)
-    ratio = mid["bytes"] / mid["local"] if mid else 0.0
+    ratio = mid["bytes_ratio"] if mid else 0.0
     verdicts = [
         report.Verdict(
             f"cold S3 with {LATENCY_MS} ms latency: the consumer waits <= {WAIT_MOST:.0%} after the first batch",
