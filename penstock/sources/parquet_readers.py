@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 import pyarrow.parquet as pq
 
-KEPT_NBYTES = 10_000_000
+KEPT_NBYTES = 4_000_000
 """For all readers that are kept. The first read of a new one costs 2 ms more (41 columns), a tenth of a row group."""
 
 _PARSED, _READER_NBYTES = 10, 700_000
