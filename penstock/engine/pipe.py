@@ -19,6 +19,7 @@ from penstock.engine.slabs import SlabPool
 from penstock.engine.stream import Context
 from penstock.engine.tune import Tuner
 from penstock.engine.workers import Pool
+from penstock.memory.arenas import share_arenas
 from penstock.memory.budget import Budget
 from penstock.memory.limits import current_limit, current_reserve
 from penstock.memory.meter import Meter
@@ -54,6 +55,7 @@ class Pipe:
             if self._watchdog is None:
                 self._watchdog = Watchdog(self.budget, lambda: current_limit().nbytes, meter, self._ladder())
                 self._watchdog.start()
+        share_arenas()  # before the pool's threads start
         pool = Pool(cores())
         context = Context(
             budget=self.budget,
