@@ -1,7 +1,7 @@
 """A block: some rows of a dataset, held by column.
 
 Covers: slicing, taking, joining and measuring rows without touching what they mean.
-Does not cover: who pays for the bytes (memory/budget.py), turning blocks into batches (engine/batch.py).
+Does not cover: who pays for the bytes (memory/budget.py), turning blocks into batches (engine/streams/batch.py).
 
 A column is a NumPy array whose first axis is the rows, or an Arrow array for what NumPy holds badly
 (text, bytes, lists). Object arrays appear only where a user's function made them.
@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.arrow_numbers import numbers
-from penstock.core.errors import InvalidInput
+from penstock.core.arrow_numbers import arrow_of, numbers
+from penstock.core.errors import DataError, InvalidInput
 from penstock.core.schema import OBJECT, Field, Schema
 from penstock.core.tree import Tree
 
@@ -147,21 +147,33 @@ def column_value(column: Column, index: int) -> Any:
     scalar = column[index]
     if _is_list(column.type):
         return None if not scalar.is_valid else _list_value(scalar.values)
-    return scalar.as_py()
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError) as error:  # such as a year that Python's dates do not have
+        raise DataError(f"A value of type {column.type} has no form in Python: {error}.") from error
 
 
 def _list_value(values: pa.Array) -> np.ndarray:
     """A list as an array: lists of lists of one length as one array of more dimensions, others as an array each."""
     if _is_list(values.type):
-        lengths = pc.min_max(pc.list_value_length(values))
-        if len(values) and not values.null_count and lengths["min"] == lengths["max"]:
-            flat = _list_value(values.flatten())
-            if flat.dtype != object:
-                return flat.reshape(len(values), lengths["min"].as_py(), *flat.shape[1:])
-        return as_objects(values)
+        even = _even_lists(values)
+        return as_objects(values) if even is None else even
     if pa.types.is_nested(values.type) or pa.types.is_string(values.type) or pa.types.is_binary(values.type):
         return np.array(values.to_pylist(), dtype=object)
     return numbers(values)
+
+
+def _even_lists(values: pa.Array) -> np.ndarray | None:
+    """Lists of numbers that are of one length at every level, as one array. Judged from the outside in, once a level:
+    to build what is inside first, and to drop it where a level does not fit, would take 2 ** depth tries."""
+    shape = [len(values)]
+    while _is_list(values.type):
+        lengths = pc.min_max(pc.list_value_length(values))
+        if not len(values) or values.null_count or lengths["min"] != lengths["max"]:
+            return None
+        shape.append(lengths["min"].as_py())
+        values = values.flatten()
+    return numbers(values).reshape(shape) if pa.types.is_primitive(values.type) else None
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -173,7 +185,7 @@ def take_column(column: Column, rows: np.ndarray) -> Column:
     if isinstance(column, np.ndarray):
         # mode="clip" lets NumPy release the GIL and write without a bounds-checking buffer; rows are ours.
         return np.take(column, rows, axis=0, mode="clip")
-    return column.take(pa.array(rows))
+    return column.take(arrow_of(rows))
 
 
 def concat_columns(columns: Sequence[Column]) -> Column:

@@ -1,7 +1,7 @@
 """Who keeps the bytes that are read from remote stores, for the reads made here and now.
 
 Covers: the one variable by which a cache of bytes stands between a source and its store.
-Does not cover: keeping (engine/cache_pages.py), asking the store (sources/remote.py).
+Does not cover: keeping (engine/cache/pages.py), asking the store (sources/storage/remote.py).
 
 It is a context variable: two datasets of one process may have different caches, and their reads run side by side. A
 thread that is started to read for another has to be given the context of that other.
@@ -18,7 +18,7 @@ Fetch = Callable[[str, int, int], bytes]
 """Asks the store: (url, offset, length) -> bytes, fewer where the file ends before."""
 
 
-class Keeper(Protocol):
+class ByteCache(Protocol):
     """Remote bytes by way of local ones."""
 
     def info(self, url: str, ask: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
@@ -37,14 +37,14 @@ class Keeper(Protocol):
         """Bytes `offset` to `offset + length` of the file with this tag; fewer where it ends before."""
 
 
-keeping: ContextVar[Keeper | None] = ContextVar("penstock_keeping", default=None)
+current_cache: ContextVar[ByteCache | None] = ContextVar("penstock_byte_cache", default=None)
 
 
 @contextmanager
-def kept_by(keeper: Keeper | None) -> Iterator[None]:
-    """Remote reads of this block go by way of `keeper`."""
-    token = keeping.set(keeper)
+def cached_by(cache: ByteCache | None) -> Iterator[None]:
+    """Remote reads of this block go by way of `cache`."""
+    token = current_cache.set(cache)
     try:
         yield
     finally:
-        keeping.reset(token)
+        current_cache.reset(token)

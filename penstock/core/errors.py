@@ -6,7 +6,9 @@ PenstockError
 │   ├── NotFound       a path, glob, table or column that is not there (also FileNotFoundError)
 │   ├── BadData        one piece of data is damaged: names file, place and reason
 │   ├── TooManyErrors  more damaged pieces than `max_errors` allows
+│   ├── FileChanged    a file is no longer what it was when the dataset first looked at it
 │   ├── SchemaChanged  two files of one dataset do not agree
+│   ├── DiskTooSmall   a row store does not fit its folder: names the bytes it needs and those that are free
 │   └── RaggedBatch    rows of different shapes cannot be one array
 ├── MapError           the user's function failed: names the sample it failed on
 ├── TooLarge           one piece needs more than the whole budget, so waiting cannot help
@@ -21,9 +23,22 @@ Messages say who, the numbers, and what to change. The values are attributes too
 
 from __future__ import annotations
 
+LONGEST = 499
+_HEAD, _TAIL = 320, 170
+
 
 class PenstockError(Exception):
-    """Root of all errors raised on purpose."""
+    """Root of all errors raised on purpose. A long message loses its middle: names in it may be a user's whole file."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(shortened(arg) if isinstance(arg, str) else arg for arg in args))
+
+
+def shortened(message: str) -> str:
+    """A message of at most `LONGEST` characters: its start says who and what, its end what to change."""
+    if len(message) <= LONGEST:
+        return message
+    return f"{message[:_HEAD]} ... {message[-_TAIL:]}"
 
 
 class InvalidInput(PenstockError, ValueError):
@@ -61,8 +76,32 @@ class TooManyErrors(DataError):
         )
 
 
+class FileChanged(DataError):
+    """A file changed while the dataset was in use. `path` names it, `change` says what is different."""
+
+    def __init__(self, path: str, change: str) -> None:
+        self.path, self.change = path, change
+        super().__init__(
+            f"{path} changed while it was being read: {change}. Rows would be lost or doubled. "
+            f"Make the dataset again to read the file as it is now, and write new data under a new name."
+        )
+
+
 class SchemaChanged(DataError):
     """A file disagrees with the columns or types of the first one."""
+
+
+class DiskTooSmall(DataError):
+    """The rows do not fit on the disk, or not below the limit of their folder."""
+
+    def __init__(self, *, who: str, folder: str, needed: int, free: int) -> None:
+        from penstock.core.sizes import size  # sizes needs InvalidInput from here
+
+        self.who, self.folder, self.needed, self.free = who, folder, needed, free
+        super().__init__(
+            f"{who}: the rows need about {size(needed)} in {folder}, and {size(max(0, free))} may be used. Give it "
+            f"another folder (PENSTOCK_CACHE, or .cache(folder) before the shuffle), or shuffle by windows: window=."
+        )
 
 
 class RaggedBatch(DataError):

@@ -1,7 +1,7 @@
 """What happened, told once: every decision and measurement is an event.
 
-Covers: the event, and a hub that hands events to listeners and keeps the last few.
-Does not cover: writing them down (watch/), acting on them (engine/tune.py, doctor/).
+Covers: the event, a hub that hands events to listeners and keeps the last few, and a count of slower ways taken.
+Does not cover: writing them down (watch/), acting on them (engine/workers/tune.py, doctor/).
 """
 
 from __future__ import annotations
@@ -67,3 +67,27 @@ class Events:
 
 events = Events()
 """The process's hub."""
+
+
+_counting = threading.Lock()
+_counts: dict[tuple[str, str], int] = {}
+
+
+def fell_back(what: str, why: str) -> None:
+    """Count one time that `what` went a slower way, because of `why`. Cheap: it may be called for every picture."""
+    with _counting:
+        count = _counts[what, why] = _counts.get((what, why), 0) + 1
+    if str(count).strip("0") == "1":  # 1, 10, 100: what is told grows with the logarithm of what happened
+        events.emit("fallback", what, why=why, count=count)
+
+
+def fallbacks() -> dict[tuple[str, str], int]:
+    """How often this process has gone each slower way so far."""
+    with _counting:
+        return dict(_counts)
+
+
+def fallbacks_in_words() -> list[str]:
+    """One line for each slower way, the most frequent first."""
+    found = sorted(fallbacks().items(), key=lambda item: -item[1])
+    return [f"{what}: {why} ({count:,} {'time' if count == 1 else 'times'})" for (what, why), count in found]

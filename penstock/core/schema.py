@@ -1,13 +1,13 @@
 """Names, dtypes and shapes of a dataset's columns, and how a sample is shown.
 
 Covers: `Field`, `Schema`, and inferring both from values.
-Does not cover: holding data (core/block.py).
+Does not cover: holding data (block.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,10 +106,3 @@ def schema_of(sample: object) -> Schema:
     """The schema that one sample suggests."""
     tree, leaves = flatten(sample)
     return Schema(tuple(field_of(name, value) for name, value in leaves.items()), tree)
-
-
-def schema_of_columns(columns: Mapping[str, Any], tree: Tree) -> Schema:
-    """The schema of a block's columns (first axis = rows)."""
-    from penstock.core.block import column_field  # block needs Field from here
-
-    return Schema(tuple(column_field(name, column) for name, column in columns.items()), tree)

@@ -28,11 +28,16 @@ Piece = TypeVar("Piece")
 BLOCK_NBYTES = 8_000_000
 """Decoded size that a source aims at for one block: large enough to hide Python, small enough to mix many."""
 
+_ROWS_FOR_A_FRACTION = 100
+"""Before so many rows a fraction of them says little, unless there are no more."""
+
 
 class OnError:
     """What to do with damaged data: stop at the first piece, or skip and count.
 
-    `max_errors` below 1 is a fraction of the rows seen, otherwise a count. Thread safe.
+    `max_errors` below 1 is a fraction of the rows seen, otherwise a count. A source only reports damage (`bad`); the
+    engine counts the rows that came out (`good`) on the thread that read them, and says when the data has ended.
+    A fraction is judged between blocks, never in the middle of one, whose good rows are not counted yet. Thread safe.
     """
 
     def __init__(self, mode: Literal["raise", "skip"] = "raise", max_errors: float | None = None) -> None:
@@ -45,32 +50,47 @@ class OnError:
         self.last: BadData | None = None
         self.listener: Callable[[BadData], None] | None = None
         self._lock = threading.Lock()
+        self._in_block: dict[int, int] = {}  # damaged pieces of blocks that are being read, by thread
 
     def bad(self, error: BadData) -> None:
         """Report one damaged piece: raises it, or counts it and returns."""
         if self.mode == "raise":
             raise error
+        thread = threading.get_ident()
         with self._lock:
             self.count += 1
+            self._in_block[thread] = self._in_block.get(thread, 0) + 1
             self.last = error
         if self.listener is not None:
             self.listener(error)
-        self._check(error)
+        allowed = self.max_errors
+        if allowed is not None and (allowed >= 1 or allowed == 0) and self.count > allowed:
+            self._give_up(self.count, allowed)
 
     def good(self, rows: int) -> None:
-        """Count rows that were read, so that a fraction means something."""
+        """Count the rows of a block that was read. Called by the engine, once a block."""
         with self._lock:
             self.seen += rows
+            self._in_block.pop(threading.get_ident(), None)
+            count = self.count - sum(self._in_block.values())
+        self._judge(count, _ROWS_FOR_A_FRACTION)
 
-    def _check(self, error: BadData) -> None:
+    def ended(self, *, whole: bool) -> None:
+        """All blocks have been read. `whole`: of all the data, so that a fraction means something however few rows."""
+        with self._lock:
+            self._in_block.clear()
+        self._judge(self.count, 1 if whole else _ROWS_FOR_A_FRACTION)
+
+    def _judge(self, count: int, least_rows: int) -> None:
         allowed = self.max_errors
-        if allowed is None:
+        if allowed is None or not 0 < allowed < 1:
             return
-        # A fraction is judged once there are enough rows for it to mean something.
-        seen = self.seen + self.count
-        over = self.count > allowed if allowed >= 1 or allowed == 0 else seen >= 100 and self.count > allowed * seen
-        if over:
-            raise TooManyErrors(count=self.count, seen=seen, allowed=allowed, last=error)
+        if self.seen + count >= least_rows and count > allowed * (self.seen + count):
+            self._give_up(count, allowed)
+
+    def _give_up(self, count: int, allowed: float) -> None:
+        assert self.last is not None
+        raise TooManyErrors(count=count, seen=self.seen + count, allowed=allowed, last=self.last)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"mode": self.mode, "max_errors": self.max_errors}
@@ -125,6 +145,34 @@ class TellsLastBlock(Protocol):
 
 
 @runtime_checkable
+class PieceSource(Protocol):
+    """A `UnitSource` that can also read many small pieces from all over the dataset as one block.
+
+    Pieces are numbered in the order of the data. A shuffle reads blocks of scattered pieces, because rows of a few
+    large neighbourhoods do not look like the whole, however well they are mixed with each other.
+    """
+
+    def num_pieces(self) -> int:
+        """0 where the data can be read in units only (a compressed file)."""
+
+    def pieces_per_block(self) -> int:
+        """How many pieces make a block of the usual size."""
+
+    def pieces_nbytes(self, count: int) -> int:
+        """Bytes that reading so many pieces at once holds at its peak, read bytes and result together."""
+
+    def read_pieces(self, pieces: np.ndarray) -> Block:
+        """The rows of the given pieces, one piece after the other."""
+
+
+@runtime_checkable
+class TellsSize(Protocol):
+    """A source that can estimate the bytes of all its rows as blocks hold them, where it cannot count the rows."""
+
+    def decoded_nbytes(self) -> int: ...
+
+
+@runtime_checkable
 class RowSource(Protocol):
     """Data in which every row can be fetched for itself."""
 
@@ -154,3 +202,17 @@ class RowSource(Protocol):
 
 
 Source = UnitSource | RowSource
+
+_UNKNOWN_BLOCKS = 64
+"""Blocks of a unit where nothing tells how many: better a needless copy of a few rows than batches of one class."""
+
+
+def decoded_nbytes(source: UnitSource) -> int:
+    """Bytes of all rows as blocks hold them, as far as the source tells."""
+    if isinstance(source, TellsSize):
+        return max(1, source.decoded_nbytes())
+    rows = source.num_rows()
+    if rows is not None:
+        return max(1, rows * max(1, source.schema().row_nbytes))
+    one_block = isinstance(source, TellsLastBlock) and source.num_units() > 0 and source.one_block(0)
+    return max(1, source.num_units() * BLOCK_NBYTES * (1 if one_block else _UNKNOWN_BLOCKS))

@@ -1,7 +1,7 @@
 """The shape in which a sample is shown to the user.
 
 Covers: flattening dicts, tuples and bare values to named columns, and back.
-Does not cover: dtypes and shapes of the columns (core/schema.py).
+Does not cover: dtypes and shapes of the columns (schema.py).
 
 A tree is a column name (a leaf), a tuple of trees, or a dict of trees. `(x, y)` is `("0", "1")`;
 `({"a": .., "b": ..}, y)` is `({"a": "0.a", "b": "0.b"}, "1")`; a bare value is the leaf `"value"`.

@@ -1,12 +1,13 @@
-"""A function out of a user's Python file.
+"""A function out of a user's Python file or package.
 
-Covers: `module.py:build`, with neighbours of the file importable by it, then and later.
+Covers: `module.py:build`, with neighbours of the file importable by it, then and later; `package.module:build`.
 Does not cover: what is done with the function.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.util
 import sys
 import traceback
@@ -17,11 +18,23 @@ from typing import Any
 
 from penstock.core.errors import InvalidInput, NotFound
 
+_MOST_TEXT = 400
+"""Characters of an exception's text that a message repeats: frameworks write pages."""
+
 
 def load_function(text: str) -> Callable[..., Any]:
-    """The function that `module.py:name` stands for."""
-    file, _, name = text.rpartition(":")
-    return function_of(load_module(Path(file)), name)
+    """The function that `module.py:name` or `package.module:name` stands for."""
+    place, _, name = text.rpartition(":")
+    if not place or not name:
+        raise InvalidInput(f"{text!r} does not name a function: write module.py:function.")
+    return function_of(load_module(Path(place)) if place.endswith(".py") else _imported(place), name)
+
+
+def _imported(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise NotFound(f"There is no module {name!r}: {error}.") from error
 
 
 def load_module(path: Path) -> ModuleType:
@@ -40,9 +53,9 @@ def load_module(path: Path) -> ModuleType:
     sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script without `if __name__ == "__main__"` may exit
         del sys.modules[title]
-        raise InvalidInput(f"{path}{_line(error, place)} cannot be run: {type(error).__name__}: {error}") from error
+        raise InvalidInput(f"{path}{_line(error, place)} cannot be run: {in_one_line(error)}") from error
     finally:
         sys.path.remove(folder)
     # Behind everything else it stays: functions of the file may import neighbours when called, in child processes too.
@@ -55,11 +68,18 @@ def function_of(module: ModuleType, name: str) -> Callable[..., Any]:
     """A function of a module that `load_module` gave."""
     found = getattr(module, name, None)
     if not callable(found):
-        raise InvalidInput(f"{module.__file__} has no function {name!r}.")
+        raise InvalidInput(f"{module.__file__ or module.__name__} has no function {name!r}.")
     return found  # type: ignore[no-any-return]
 
 
-def _line(error: Exception, place: Path) -> str:
+def in_one_line(error: BaseException) -> str:
+    """An exception's type and the beginning of what it says."""
+    text = " ".join(str(error).split())
+    short = text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + " ..."
+    return f"{type(error).__name__}: {short}" if short else type(error).__name__
+
+
+def _line(error: BaseException, place: Path) -> str:
     """Where in the user's file it went wrong, as ", line 3,"; empty where that is unknown."""
     if isinstance(error, SyntaxError):
         return f", line {error.lineno}," if error.lineno and error.filename == str(place) else ""

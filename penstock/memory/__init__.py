@@ -4,7 +4,7 @@ Covers: limits, measuring, byte budgets, the watchdog that keeps them true, and 
 Does not cover: accelerators' memory (guard/).
 """
 
-from penstock.memory.account import MemoryReport, add_holder, memory
+from penstock.memory.account import MemoryReport, add_holder, memory_report
 from penstock.memory.budget import Budget, Lease, live_budgets
 from penstock.memory.cgroups import Counters, read_counters
 from penstock.memory.jail import Outcome, run_limited
@@ -31,7 +31,7 @@ __all__ = [
     "limit",
     "list_limits",
     "live_budgets",
-    "memory",
+    "memory_report",
     "plan_budget",
     "read_counters",
     "run_limited",

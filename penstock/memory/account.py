@@ -1,14 +1,14 @@
 """Who holds the memory, as one report.
 
 Covers: limit, measured use by process, every live budget and its holders, and holders that other rooms name.
-Does not cover: changing any of it (memory/watchdog.py), history (watch/).
+Does not cover: changing any of it (watchdog.py), history (watch/).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.core.errors import InvalidInput
@@ -16,6 +16,7 @@ from penstock.core.sizes import size
 from penstock.memory.budget import live_budgets
 from penstock.memory.limits import Limit, current_limit
 from penstock.memory.meter import Meter, Reading
+from penstock.memory.unleased import unleased
 
 _named: dict[str, Callable[[], int]] = {}
 _meter = Meter()
@@ -42,6 +43,14 @@ class MemoryReport:
     peak: int
     budgets: tuple[BudgetUse, ...]
     named: dict[str, int]
+    kinds: dict[str, int] = field(default_factory=dict)
+    """What this process holds without a lease or a name, by how it came to be (unleased.py)."""
+
+    @property
+    def unexplained(self) -> int:
+        """What is measured and neither leased, named, of a known kind, nor another process's."""
+        others = sum(process.nbytes for process in self.measured.by_process[1:])
+        return max(0, self.other - sum(self.kinds.values()) - others)
 
     @property
     def other(self) -> int:
@@ -62,6 +71,8 @@ class MemoryReport:
             ],
             "named": dict(self.named),
             "other": self.other,
+            "kinds": dict(self.kinds),
+            "unexplained": self.unexplained,
         }
 
     def __str__(self) -> str:
@@ -76,12 +87,13 @@ class MemoryReport:
             rows.append((f"{budget.name} budget", budget.used, note))
             rows += [(f"  {who}", nbytes, "") for who, nbytes in _largest_first(budget.holders)]
         rows += [(name, nbytes, "") for name, nbytes in _largest_first(self.named)]
-        rows.append(("not accounted for", self.other, "interpreter, libraries, the rest"))
+        rows += [(name, nbytes, "") for name, nbytes in _largest_first(self.kinds) if nbytes]
+        rows.append(("not accounted for", self.unexplained, ""))
         width = max(len(name) for name, _, _ in rows)
         return "\n".join(f"{name:<{width}}  {size(nbytes):>8}  {note}".rstrip() for name, nbytes, note in rows)
 
 
-def memory() -> MemoryReport:
+def memory_report() -> MemoryReport:
     """Report who holds how much memory now."""
     return sample(exact=True)
 
@@ -93,7 +105,9 @@ def sample(*, exact: bool = False) -> MemoryReport:
         peak = _meter.peak
         named = dict(_named)
     budgets = tuple(BudgetUse(b.name, b.total, b.used, b.peak, b.holders()) for b in live_budgets())
-    return MemoryReport(current_limit(), measured, peak, budgets, {name: ask() for name, ask in named.items()})
+    held = {name: ask() for name, ask in named.items()}
+    kinds = unleased(sum(budget.used for budget in budgets) + sum(held.values()))
+    return MemoryReport(current_limit(), measured, peak, budgets, held, kinds)
 
 
 def add_holder(name: str, nbytes: Callable[[], int]) -> Callable[[], None]:

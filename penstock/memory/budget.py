@@ -1,10 +1,10 @@
 """Byte credits: memory is leased before it is filled, never counted afterwards.
 
 Covers: granting, waiting for, resizing and returning leases; who holds how much.
-Does not cover: who runs next (engine/), the budget's size (memory/watchdog.py), measured memory (memory/meter.py).
+Does not cover: who runs next (engine/), the budget's size (watchdog.py), measured memory (meter.py).
 
 A lease may be returned by a garbage collection that interrupts this very thread inside the budget's own critical
-section. So a return never waits for the lock: it is noted in a deque, and whoever holds the lock books the notes.
+section. So a return never waits for the lock: it is noted in a deque, and the holder of the lock books the notes.
 Everyone looks at the deque once more after letting go of the lock, so no note is left lying and no waiter sleeps
 through it.
 """
@@ -287,7 +287,7 @@ class Budget:
     def _tidy(self) -> None:
         """Book what was noted while the lock was held, and tell about leaks.
 
-        Leaks are told here and not where they are found: that is inside a garbage collection, where a listener's own
+        Leaks are reported here, not where they are found: that is inside a garbage collection, where a listener's own
         lock may be held.
         """
         while self._notes and not self._lock.locked():

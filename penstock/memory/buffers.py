@@ -1,7 +1,7 @@
 """Where large arrays come from: sources ask here, and a run may answer with memory that was used before.
 
-Covers: `empty` for whoever fills a large array, `lent_by` for whoever lends buffers to this thread.
-Does not cover: the buffers and who pays for them (engine/block_buffers.py).
+Covers: `empty` for code that fills a large array, `lent_by` for the run that lends buffers to this thread.
+Does not cover: the buffers and who pays for them (engine/buffers/blocks.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PLAIN = "biufcmM"
 
 
 class Lender(Protocol):
-    """Someone who has buffers."""
+    """Provides reusable buffers."""
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         """An uninitialised array that keeps its buffer until its last view is gone."""

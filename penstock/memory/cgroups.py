@@ -1,7 +1,7 @@
 """Where the kernel keeps this process's memory limits and counters.
 
 Covers: finding the memory control groups (v1, v2, hybrid, inside containers), their limits and their counters.
-Does not cover: which of the limits holds (memory/limits.py), making groups (memory/jail.py).
+Does not cover: which of the limits holds (limits.py), making groups (jail.py).
 
 Inside a container the path in /proc/self/cgroup is often the host's and does not exist below the mount; the
 mount's own root is then the container's group.

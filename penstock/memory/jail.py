@@ -68,7 +68,7 @@ def run_limited(
     """
     command, limit = _check(argv), parse_size(nbytes)
     with contextlib.ExitStack() as stack:
-        group = None if how == "rlimit" else stack.enter_context(_fresh_group(limit))
+        group = None if how == "rlimit" else stack.enter_context(limited_group(limit))
         if group is None and how == "cgroup":
             raise PenstockError(
                 "No memory cgroup can be made here; how='rlimit' limits one process instead of the group."
@@ -116,7 +116,7 @@ def _watch(process: subprocess.Popen[bytes], group: Cgroup | None, timeout_s: fl
 
 
 def _kill(process: subprocess.Popen[bytes], group: Cgroup | None) -> None:
-    """Kill what is left of the command: its process group, and whoever moved out of that but not of the cgroup."""
+    """Kill what is left of the command: its process group, and processes that left the group but not the cgroup."""
     if process.poll() is None:  # once reaped, its number may be another's
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -154,7 +154,7 @@ def _text(file: IO[bytes]) -> str:
 
 
 @contextlib.contextmanager
-def _fresh_group(limit: int) -> Iterator[Cgroup | None]:
+def limited_group(limit: int) -> Iterator[Cgroup | None]:
     """Make a limited memory group and remove it afterwards; None if this process may not."""
     group = next((made for place in _places() if (made := _make(place, limit)) is not None), None)
     try:

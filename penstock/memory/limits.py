@@ -1,11 +1,12 @@
 """How much memory this process may use, and who says so.
 
 Covers: the smallest of the container's, the process's, the host's and the user's limit; setting the user's.
-Does not cover: what is in use (memory/meter.py), how the limit is shared out (memory/watchdog.py).
+Does not cover: what is in use (meter.py), how the limit is shared out (watchdog.py).
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Self
 
 from penstock.core.errors import InvalidInput
 from penstock.core.sizes import Size, parse_size, size
+from penstock.core.world import find_world
 from penstock.memory.cgroups import ROOT, find_cgroups, group_limits
 
 
@@ -35,9 +37,23 @@ def find_limit(root: Path = ROOT) -> Limit:
 
 
 def list_limits(root: Path = ROOT) -> list[Limit]:
-    """List every limit that the system puts on this process; the host's memory is always among them."""
-    limits = [Limit(*found) for group in find_cgroups(root) for found in group_limits(group)]
-    return [*limits, *_process_limits(), _host_limit(root)]
+    """List every limit that the system puts on this process; the host's memory is always among them.
+
+    Ranks on one host divide what they share: a limit that the launcher is under too counts for all of them.
+    """
+    ranks = find_world().local_size
+    limits = _group_limits(root, "self")
+    shared = [*(_group_limits(root, os.getppid()) if ranks > 1 else ()), _host_limit(root)]
+    own = [limit for limit in limits if limit not in shared]
+    return [*own, *_process_limits(), *(_share(limit, ranks) for limit in [*limits, shared[-1]] if limit in shared)]
+
+
+def _group_limits(root: Path, pid: int | str) -> list[Limit]:
+    return [Limit(*found) for group in find_cgroups(root, pid) for found in group_limits(group)]
+
+
+def _share(limit: Limit, ranks: int) -> Limit:
+    return limit if ranks == 1 else Limit(limit.nbytes // ranks, f"{limit.reason}, shared by {ranks} ranks")
 
 
 class limit:

@@ -1,7 +1,7 @@
 """How much memory this process and its children really hold.
 
 Covers: anonymous and shared memory of the process tree, counted once; page cache and mapped files are left out.
-Does not cover: who inside the process holds it (memory/account.py), accelerators' memory (guard/).
+Does not cover: who inside the process holds it (account.py), accelerators' memory (guard/).
 
 One process is read from /proc/PID/status in about 0.1 ms. Several may share pages (fork, shared memory), which only
 /proc/PID/smaps_rollup tells apart, at 0.5 ms (idle machine) to 14 ms (busy) per GB held: its answer is taken as a

@@ -1,7 +1,7 @@
 """Data gives way to the model: the budget follows measured memory, and a ladder of retreats stands behind it.
 
 Covers: how large the data budget should be, when to take a step down or up the ladder, and the thread that asks.
-Does not cover: what a step does (the engine and the guard hand in their rungs), measuring (memory/meter.py).
+Does not cover: what a step does (the engine and the guard hand in their rungs), measuring (meter.py).
 
 `decide` is pure: facts and a state in, a state and actions out. Time is counted in samples. The two bands do not
 touch (step down above `high`, up only below `low`, after a long calm), so that a step does not undo itself.
@@ -29,6 +29,7 @@ from penstock.core.sizes import size
 from penstock.memory.budget import Budget
 from penstock.memory.limits import current_reserve
 from penstock.memory.meter import Meter
+from penstock.memory.verdict import Growth, GrowthSample
 
 SAMPLE_S = 0.1
 MIN_DATA_NBYTES = 32_000_000
@@ -71,7 +72,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class MemorySample:
     """What is measured at one sample, in bytes."""
 
     limit: int
@@ -116,14 +117,14 @@ class Resize:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RungMove:
     """Take rung number `rung` down, or back up."""
 
     rung: int
     down: bool
 
 
-Action = Resize | Step
+Action = Resize | RungMove
 
 
 def plan_budget(limit_nbytes: int, used_nbytes: int, reserve: int | None = None) -> int:
@@ -149,16 +150,17 @@ def default_reserve(limit_nbytes: int, reserve: int | None = None) -> int:
 
 
 def decide(
-    facts: Facts, state: State, ladder: Sequence[Rung] = (), rules: Rules | None = None
+    facts: MemorySample, state: State, ladder: Sequence[Rung] = (), rules: Rules | None = None, *, hurry: bool = False
 ) -> tuple[State, tuple[Action, ...]]:
-    """Choose what to do at one sample."""
+    """Choose what to do at one sample. In a `hurry`, when memory grows fast, the low mark is the critical one."""
     rules = rules or Rules()
+    rules = replace(rules, critical=min(rules.critical, rules.low)) if hurry else rules
     state, resize = _resize(facts, state, rules)
     state, step = _step(facts, state, ladder, rules)
     return state, tuple(action for action in (resize, step) if action is not None)
 
 
-def _resize(facts: Facts, state: State, rules: Rules) -> tuple[State, Resize | None]:
+def _resize(facts: MemorySample, state: State, rules: Rules) -> tuple[State, Resize | None]:
     """Shrink at once, grow by half the room that was there throughout a calm while."""
     slack = int(facts.limit * rules.slack)
     if facts.target < facts.total - slack or facts.total > facts.target == facts.floor:
@@ -177,7 +179,7 @@ def _resize(facts: Facts, state: State, rules: Rules) -> tuple[State, Resize | N
     return replace(state, roomy=0), Resize(facts.total + (gap if gap <= 4 * slack else gap // 2))
 
 
-def _step(facts: Facts, state: State, ladder: Sequence[Rung], rules: Rules) -> tuple[State, Step | None]:
+def _step(facts: MemorySample, state: State, ladder: Sequence[Rung], rules: Rules) -> tuple[State, RungMove | None]:
     """Step down under pressure, one rung at a time with time to settle; step up after a long calm."""
     pressure = facts.measured / facts.limit
     state = replace(
@@ -187,9 +189,11 @@ def _step(facts: Facts, state: State, ladder: Sequence[Rung], rules: Rules) -> t
         overdrawn=state.overdrawn + 1 if facts.leased > facts.total else 0,
     )
     if state.level < len(ladder) and _must_step_down(pressure, state, ladder[state.level], rules):
-        return replace(state, level=state.level + 1, since_step=0, calm=0, overdrawn=0), Step(state.level, down=True)
+        return replace(state, level=state.level + 1, since_step=0, calm=0, overdrawn=0), RungMove(
+            state.level, down=True
+        )
     if state.level > 0 and state.calm >= rules.up_samples:
-        return replace(state, level=state.level - 1, since_step=0, calm=0), Step(state.level - 1, down=False)
+        return replace(state, level=state.level - 1, since_step=0, calm=0), RungMove(state.level - 1, down=False)
     return state, None
 
 
@@ -208,7 +212,8 @@ class Watchdog:
     """Samples memory in a daemon thread and keeps the budget and the ladder where `decide` wants them.
 
     `limit` may be a function, for limits that change. `floor` is what the pipe needs to make progress; `ceiling` is by
-    default the budget's total at this moment.
+    default the budget's total at this moment. `give_up` is called once, with words, when the limit will be hit and all
+    rungs are taken.
     """
 
     def __init__(
@@ -223,6 +228,7 @@ class Watchdog:
         ceiling: int | None = None,
         rules: Rules | None = None,
         every_s: float = SAMPLE_S,
+        give_up: Callable[[str], None] | None = None,
     ) -> None:
         ceiling = max(floor, budget.total) if ceiling is None else ceiling
         if ceiling < floor:
@@ -232,6 +238,7 @@ class Watchdog:
         self._limit = limit
         self._reserve, self._floor, self._ceiling = reserve, floor, ceiling
         self._rules, self._every_s = rules or Rules(), every_s
+        self._growth, self._give_up = Growth(), give_up
         self._stopping = threading.Event()
         self._sampling = threading.Lock()
         self._sampled_s = time.monotonic()
@@ -252,13 +259,13 @@ class Watchdog:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
-    def sample(self) -> Facts:
+    def sample(self) -> MemorySample:
         """Measure, decide and act once."""
         limit = self._limit() if callable(self._limit) else self._limit
         leased, filling = self.budget.used, self.budget.filling
         measured = self.meter.read().nbytes
         leased = min(leased, self.budget.used)  # bytes on their way in or out may not be in `measured`
-        facts = Facts(
+        facts = MemorySample(
             limit=limit,
             measured=measured,
             leased=leased,
@@ -268,9 +275,16 @@ class Watchdog:
             ceiling=self._ceiling,
             filling=filling,
         )
-        self.state, actions = decide(facts, self.state, self.ladder, self._rules)
+        self._growth.note(GrowthSample(time.monotonic(), measured, leased))
+        hurry = self._growth.hurries(limit)
+        self.state, actions = decide(facts, self.state, self.ladder, self._rules, hurry=hurry)
         for action in actions:
             self._act(action, facts)
+        if self._growth.due(limit, nothing_left=self.state.level >= len(self.ladder)) and self._give_up is not None:
+            words = self._growth.words(limit, self.budget.holders())
+            events.emit("watchdog.verdict", self.budget.name, limit=limit, measured=measured, leased=leased, why=words)
+            give_up, self._give_up = self._give_up, None
+            give_up(words)
         return facts
 
     def look(self) -> None:
@@ -283,7 +297,7 @@ class Watchdog:
             self._sample_once()
 
     def _sample_once(self) -> None:
-        """Sample unless another thread does; a failing sample is told and does not end the watch."""
+        """Sample unless another thread does; a failing sample is reported and does not end the watch."""
         if not self._sampling.acquire(blocking=False):
             return
         try:
@@ -294,7 +308,7 @@ class Watchdog:
         finally:
             self._sampling.release()
 
-    def _act(self, action: Action, facts: Facts) -> None:
+    def _act(self, action: Action, facts: MemorySample) -> None:
         """Carry out one decision and tell about it."""
         numbers = {"limit": facts.limit, "measured": facts.measured, "leased": facts.leased}
         if isinstance(action, Resize):
