@@ -1,7 +1,7 @@
 """Which part of an order belongs to which rank, also after the number of ranks has changed.
 
 Covers: local counters to global places and back.
-Does not cover: merging the positions of several ranks (order/position.py).
+Does not cover: merging the positions of several ranks (position.py).
 """
 
 from __future__ import annotations

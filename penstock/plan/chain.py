@@ -14,6 +14,8 @@ from penstock.core.errors import InvalidInput
 from penstock.core.sizes import Size, parse_size
 from penstock.core.source import OnError, Source
 from penstock.plan import steps
+from penstock.plan.prepare import Augment, Flip, Layout, Mixup, Values, normalise_step
+from penstock.plan.rewrite import batched
 from penstock.plan.steps import AUTOTUNE, Kept, Node, Step, Workers
 
 
@@ -61,6 +63,61 @@ class Chain:
         _callable("filter", function)
         return self._then(steps.Filter(function, _workers(workers)))
 
+    def normalise(
+        self,
+        *,
+        scale: float = 1.0,
+        mean: Values = 0.0,
+        std: Values = 1.0,
+        layout: Layout = "HWC",
+        columns: str | Sequence[str] | None = None,
+    ) -> Self:
+        """x as float32: `(x * scale - mean) / std`, computed while rows are written into their batch.
+
+        `mean` and `std` are a number, one for each channel of a picture or feature of a table, or a dict by column.
+        layout="CHW" turns pictures to channels x height x width. `columns` names what to change where samples are
+        dicts. Each operation rounds to float32, in this order: NumPy's float32 arithmetic gives the same bits.
+
+        >>> import numpy as np, penstock as ps
+        >>> ds = ps.from_tensor_slices(np.array([[0, 255], [51, 102]], np.uint8)).normalise(scale=1 / 255).batch(2)
+        >>> [batch.round(2).tolist() for batch in ds]
+        [[[0.0, 1.0], [0.20000000298023224, 0.4000000059604645]]]
+        """
+        return self._then(normalise_step(scale, mean, std, layout, columns))
+
+    def augment(
+        self,
+        *,
+        flip: Flip | None = None,
+        crop: float | None = None,
+        rotate: float = 0.0,
+        colour: float = 0.0,
+        cutout: float = 0.0,
+        seed: int = 0,
+        columns: str | Sequence[str] | None = None,
+    ) -> Self:
+        """Change each picture at random, in this order, with a generator fixed by seed, epoch and sample.
+
+        `crop` cuts out a window of at least this share of the area and stretches it; `flip` mirrors "horizontal",
+        "vertical" or "both", each with probability 1/2; `rotate` turns by up to so many degrees; `colour` changes
+        brightness, contrast and saturation by up to this share; `cutout` blanks a square of this share of the side.
+        """
+        chosen = None if columns is None else (columns,) if isinstance(columns, str) else tuple(columns)
+        if batched(self.node):
+            raise InvalidInput("augment changes single pictures: call it before batch().")
+        changes: dict[str, Any] = {"flip": flip, "crop": crop, "rotate": rotate, "colour": colour, "cutout": cutout}
+        return self._then(Augment(columns=chosen, seed=_count("seed", seed, 0), **changes))
+
+    def mixup(self, alpha: float = 0.2, *, classes: int | None = None, seed: int = 0) -> Self:
+        """Blend each sample of a batch with another of it, x and y alike, in shares drawn from Beta(alpha, alpha).
+
+        x and y become float32; classes by number become shares of the `classes` that there are.
+        """
+        if not batched(self.node):
+            raise InvalidInput("mixup blends the samples of a batch: call it after batch().")
+        number = None if classes is None else _count("classes", classes, 2)
+        return self._then(Mixup(alpha=float(alpha), classes=number, seed=_count("seed", seed, 0)))
+
     def batch(
         self, size: int, drop_last: bool = False, *, pad: Any = None, drop_remainder: bool = False, **ignored: Any
     ) -> Self:
@@ -73,11 +130,21 @@ class Chain:
         return self._then(steps.Unbatch())
 
     def shuffle(
-        self, buffer_size: int | None = None, seed: int = 0, *, window: Size | None = None, **ignored: Any
+        self,
+        buffer_size: int | None = None,
+        seed: int = 0,
+        *,
+        window: Size | None = None,
+        exact: bool = False,
+        folder: str | os.PathLike[str] | None = None,
+        **ignored: Any,
     ) -> Self:
-        """A new order every epoch. Exact over the whole dataset where rows can be fetched singly, else by windows.
+        """A new order every epoch that mixes the whole dataset; `ds.shuffle_quality()` tells how well.
 
-        `window` is a number of rows or a size such as "64MB"; tf.data's `buffer_size` means a window of so many rows.
+        Rows that can be fetched singly come in a uniformly random order, others in windows of many small pieces from
+        all over the data. exact=True makes that order uniformly random too, through a copy of the rows on disk
+        (in `folder`) that is written once. `window` is a number of rows or a size such as "64MB"; tf.data's
+        `buffer_size` means a window of so many rows.
         """
         _only("shuffle", ignored, "reshuffle_each_iteration")
         if window is None and buffer_size is not None:
@@ -86,7 +153,11 @@ class Chain:
             parse_size(window)
         elif window is not None:
             _count("window", window, 1)
-        return self._then(steps.Shuffle(int(seed), window))
+        if exact and window is not None:
+            raise InvalidInput("shuffle: exact=True has no window; leave window= and buffer_size out.")
+        if folder is not None and not exact:
+            raise InvalidInput("shuffle: folder= is for the rows of exact=True.")
+        return self._then(steps.Shuffle(int(seed), window, exact, None if folder is None else os.fspath(folder)))
 
     def repeat(self, count: int | None = None) -> Self:
         """The whole chain `count` times, or for ever; shuffled anew each time."""
@@ -153,7 +224,7 @@ class Chain:
         shares = [1.0] * (1 + len(others)) if weights is None else [float(w) for w in weights]
         if len(shares) != 1 + len(others) or min(shares) < 0 or sum(shares) <= 0:
             raise InvalidInput(f"interleave: {1 + len(others)} weights of at least 0 are needed, not {list(shares)}.")
-        return self._then(steps.Mix(tuple(shares), seed), *others)
+        return self._then(steps.SampleFrom(tuple(shares), seed), *others)
 
 
 def _callable(verb: str, function: object) -> None:

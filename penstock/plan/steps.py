@@ -1,7 +1,7 @@
 """What a user asked for, as inert values: nothing here runs, opens or holds data.
 
 Covers: one frozen class per verb and the node that links them.
-Does not cover: their meaning at run time (engine/build.py), the verbs themselves (plan/chain.py).
+Does not cover: their meaning at run time (engine/build.py), the verbs themselves (chain.py).
 """
 
 from __future__ import annotations
@@ -94,10 +94,17 @@ class Unbatch(Step):
 
 @dataclass(frozen=True)
 class Shuffle(Step):
-    """A new order every epoch, the same for the same seed. `window` in rows or as a size."""
+    """A new order every epoch, the same for the same seed. `window` in rows or as a size; `exact`: uniformly random."""
 
     seed: int
     window: int | str | None = None
+    exact: bool = False
+    folder: str | None = None
+
+    def signature(self) -> str:
+        exact = ", 'exact': True" if self.exact else ""
+        window = f", 'window': {self.window!r}" if self.window is not None else ""
+        return f"Shuffle{{'seed': {self.seed}{window}{exact}}}"  # where rows are kept changes nothing
 
 
 @dataclass(frozen=True)
@@ -127,9 +134,6 @@ class Shard(Step):
 
     index: int
     world: int
-
-    def signature(self) -> str:
-        return "Shard"  # ranks come and go
 
 
 @dataclass(frozen=True)
@@ -162,11 +166,15 @@ class Zip(Step):
 
 
 @dataclass(frozen=True)
-class Mix(Step):
+class SampleFrom(Step):
     """Elements of the inputs in random proportion to `weights`."""
 
     weights: tuple[float, ...]
     seed: int
+
+    def describe(self) -> str:
+        """As the user wrote it."""
+        return f"interleave(weights={self.weights}, seed={self.seed})"
 
 
 @dataclass(frozen=True)
