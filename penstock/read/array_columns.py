@@ -1,12 +1,14 @@
-"""Which arrays of a file or store make a sample.
+"""Which arrays of a file or store make a sample, and names that mean the same in every reader.
 
-Covers: `x=`, `y=` and `columns=` of the readers of named arrays (HDF5, Zarr).
-Does not cover: columns of tables (sources/table.py).
+Covers: `x=`, `y=` and `columns=` of the readers of named arrays (HDF5, Zarr); `features=` and `label=` beside the names
+that a format has of its own.
+Does not cover: columns of tables (sources/tables/blocks.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from penstock.core.errors import InvalidInput, SchemaChanged
 from penstock.core.tree import Tree, tree_of
@@ -14,7 +16,7 @@ from penstock.core.tree import Tree, tree_of
 Columns = Sequence[str] | Mapping[str, str] | None
 
 
-def chosen(
+def choose_columns(
     first: str, x: str | None, y: str | None, columns: Columns, lengths: Callable[[], Mapping[str, int]]
 ) -> tuple[dict[str, str], Tree]:
     """Column -> array's name, and the tree of a sample. `lengths` tells all arrays' rows, if it comes to that."""
@@ -50,3 +52,30 @@ def chosen(
 def is_name_or_names(value: object) -> bool:
     """Whether a value is text or some texts."""
     return isinstance(value, str) or (isinstance(value, Iterable) and all(isinstance(name, str) for name in value))
+
+
+def either(name: str, value: Any, other: str, also: Any, default: Any = None) -> Any:
+    """The value that was given under one of two names; giving both is a mistake.
+
+    >>> either("y", None, "label", "price")
+    'price'
+    """
+    if also is default:
+        return value
+    if value is not default:
+        raise InvalidInput(f"{name}= and {other}= mean the same: give one of them.")
+    return also
+
+
+def with_label(features: Any, label: str | Sequence[str] | None) -> Any:
+    """The features to read if some are chosen by name: the label is read too, whether it is named among them or not.
+
+    >>> with_label(["a", "b"], "y")
+    {'a': None, 'b': None, 'y': None}
+    """
+    if features is None or label is None:
+        return features
+    listed = [features] if isinstance(features, str) else features
+    chosen = dict(listed) if isinstance(listed, Mapping) else dict.fromkeys(listed)
+    labels = [label] if isinstance(label, str) else label
+    return {**chosen, **{name: None for name in labels if name not in chosen}}

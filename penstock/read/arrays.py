@@ -1,7 +1,7 @@
 """`read_numpy` and `from_tensor_slices`.
 
 Covers: the arguments users see, and naming arrays of files.
-Does not cover: taking rows (sources/arrays.py, sources/npy.py).
+Does not cover: taking rows (sources/arrays/source.py, sources/arrays/npy.py).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from penstock.core.errors import BadData, InvalidInput
 from penstock.core.source import OnError
 from penstock.core.tree import Tree, flatten
 from penstock.dataset import Dataset
-from penstock.read.chosen import is_name_or_names
-from penstock.sources import storage
-from penstock.sources.arrays import ArraySource, columns_of
-from penstock.sources.npy import joined_npy, joined_npz, stored_npz
+from penstock.read.array_columns import is_name_or_names
+from penstock.sources.arrays.npy import joined_npy, joined_npz, stored_npz
+from penstock.sources.arrays.source import ArraySource, columns_of
+from penstock.sources.storage import files as storage
 
 SUFFIXES = (".npy", ".npz")
 
@@ -26,6 +26,9 @@ def from_tensor_slices(tensors: Any) -> Dataset:
     """Rows of arrays along their first axis, as in tf.data: an array, a list, or a tuple or dict of them.
 
     Arrays are held by reference, not copied. A pandas data frame or a PyArrow table stands for a dict of its columns.
+
+    >>> [(int(x), int(y)) for x, y in from_tensor_slices(([1, 2], [3, 4]))]
+    [(1, 3), (2, 4)]
     """
     columns, tree = columns_of(tensors)
     return Dataset.of(ArraySource(columns, tree))
@@ -47,6 +50,10 @@ def read_numpy(
     `("x.npy", "y.npy")`, puts files side by side. `on_error="skip"` leaves out damaged files of one dataset; side by
     side none can be left out, for rows would no longer belong together. Compressed `.npz` files are unpacked
     once, into the folder `cache` or the user's cache folder.
+
+    >>> x, y = next(iter(read_numpy(("x.npy", "y.npy")).batch(4)))
+    >>> x.shape, y.shape
+    ((4, 3), (4,))
     """
     policy = OnError(on_error, max_errors)
     tree, leaves = flatten(source)

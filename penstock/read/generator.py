@@ -30,6 +30,9 @@ def from_generator(
     Each function is called again for every epoch. A position is resumed by running the function from its start and
     dropping what came before, so it should yield the same samples each time. `rows` tells how many there are in all.
     `schema` is a Schema or an example of a sample; without it, the first sample is made once to look at it.
+
+    >>> [int(n) for n in from_generator(lambda: (n * n for n in range(4)))]
+    [0, 1, 4, 9]
     """
     functions: list[Any] = list(generator) if isinstance(generator, (list, tuple)) else [generator]
     if not functions:

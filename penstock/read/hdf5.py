@@ -1,7 +1,7 @@
 """`read_hdf5`: arrays in HDF5 files.
 
 Covers: choosing datasets, checking arguments, choosing row or stretch access.
-Does not cover: reading (sources/hdf5.py).
+Does not cover: reading (sources/hdf5/source.py).
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from penstock.core.errors import InvalidInput
+from penstock.core.errors import BadData, InvalidInput
 from penstock.core.source import OnError
 from penstock.dataset import Dataset
-from penstock.read.chosen import chosen
-from penstock.sources import storage
-from penstock.sources.hdf5 import Hdf5Rows, Hdf5Units
-from penstock.sources.hdf5_files import Files5, row_addressable, survey_all
-from penstock.sources.hdf5_survey import list_datasets, opened
+from penstock.read.array_columns import choose_columns, either
+from penstock.sources.hdf5.files import Files5, row_addressable, survey_all
+from penstock.sources.hdf5.source import Hdf5Rows, Hdf5Units
+from penstock.sources.hdf5.survey import find_dataset, list_datasets, opened
+from penstock.sources.storage import files as storage
 
 SUFFIXES = (".h5", ".hdf5", ".he5", ".hdf")
 
@@ -29,6 +29,8 @@ def read_hdf5(
     x: str | None = None,
     y: str | None = None,
     *,
+    features: str | None = None,
+    label: str | None = None,
     columns: Sequence[str] | Mapping[str, str] | None = None,
     access: Literal["auto", "rows", "blocks"] = "auto",
     on_error: Literal["raise", "skip"] = "raise",
@@ -36,18 +38,23 @@ def read_hdf5(
 ) -> Dataset:
     """Stream datasets of HDF5 files; a sample is one index of their first axis.
 
-    `x="train/images", y="train/labels"` gives `(x, y)`, `x` alone the bare array; `columns` (a list of dataset
-    paths, or names for them) gives dicts; neither gives a dict of all datasets. `access="rows"` reads every row for
+    `x="train/images", y="train/labels"` gives `(x, y)`, `x` alone the bare array (`features` and
+    `label` are other names for them); `columns` (a list of dataset
+    paths, or names for them) gives dicts; neither gives a dict of all datasets. A field of a compound type is
+    named "dataset.field". `access="rows"` reads every row for
     itself, so that shuffling is exact; "blocks" reads stretches of chunks; "auto" takes rows where they are stored
     unfiltered, locally, and are large enough.
 
-    Example: `read_hdf5("shards/*.h5", x="images", y="labels").shuffle(seed=1).batch(64)`
+    >>> x, y = next(iter(read_hdf5("shards/*.h5", x="images", y="labels").shuffle(seed=1).batch(4)))
+    >>> x.shape, y.shape
+    ((4, 8, 8), (4,))
     """
     if access not in ("auto", "rows", "blocks"):
         raise InvalidInput(f"access must be 'auto', 'rows' or 'blocks', not {access!r}.")
     policy = OnError(on_error, max_errors)
     found = storage.expand(paths, suffixes=SUFFIXES)
-    wanted, tree = chosen(found[0], x, y, columns, lambda: _lengths(found[0]))
+    x, y = either("x", x, "features", features), either("y", y, "label", label)
+    wanted, tree = choose_columns(found[0], x, y, columns, lambda: _lengths(found[0]))
     files = survey_all(found, wanted, policy)
     label = f"hdf5({found[0]}{f' and {len(found) - 1} more' if len(found) > 1 else ''})"
     if _by_rows(access, files):
@@ -71,4 +78,8 @@ def _by_rows(access: str, files: Files5) -> bool:
 
 def _lengths(first: str) -> dict[str, int]:
     with opened(first) as file:
-        return {name: file[name].shape[0] for name in list_datasets(file)}
+        found = {name: find_dataset(file, name)[0] for name in list_datasets(file)}
+        gone = [name for name, dataset in found.items() if dataset is None]
+        if gone:
+            raise BadData(first, f"its HDF5 structure is damaged: dataset {gone[0]!r} is listed and cannot be opened")
+        return {name: dataset.shape[0] for name, dataset in found.items()}

@@ -1,7 +1,7 @@
 """`read_json`: JSON lines.
 
 Covers: checking the call.
-Does not cover: reading (sources/json.py).
+Does not cover: reading (sources/json/source.py).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, Literal
 from penstock.core.sizes import Size, parse_size
 from penstock.core.source import OnError
 from penstock.dataset import Dataset
-from penstock.sources import storage
-from penstock.sources.csv_infer import arrow_type
-from penstock.sources.json import JsonSource
-from penstock.sources.table import TableShape
-from penstock.sources.text_lines import LineFiles
+from penstock.sources.csv.types import arrow_type
+from penstock.sources.json.source import JsonSource
+from penstock.sources.storage import files as storage
+from penstock.sources.tables.blocks import TableShape
+from penstock.sources.text.lines import LineFiles
 
 SUFFIXES = tuple(f".{kind}{packed}" for kind in ("jsonl", "ndjson", "json") for packed in ("", ".gz", ".bz2", ".zst"))
 
@@ -42,7 +42,9 @@ def read_json(
     rest is skipped. With `label=` or `features=` samples are `(x, y)` or x, as in `read_csv`. Types come from samples
     of the files; `dtypes={"score": "float64"}` sets some. A line of more than `max_line` is refused by name.
 
-    Example: `read_json("logs/*.jsonl.gz", columns=["user.id", "text"]).shuffle(seed=1).batch(64)`
+    >>> row = next(iter(read_json("logs.jsonl", columns=["user.id", "text"])))
+    >>> int(row["user.id"]), row["text"]
+    (0, 'hello')
     """
     types = {name: arrow_type(name, given) for name, given in (dtypes or {}).items()}
     shape = TableShape(features, label, matrix, dtype, columns, fill=fill, categories=dict(categories or {}))

@@ -12,19 +12,22 @@ from typing import Any, Literal
 from penstock.core.errors import InvalidInput
 from penstock.core.source import OnError
 from penstock.dataset import Dataset
-from penstock.sources import storage
+from penstock.sources.listing.scan import FileRules
+from penstock.sources.listing.scan import list_files as scan_files
 from penstock.sources.named import FileNames, Items
-from penstock.sources.scan import Rules
-from penstock.sources.scan import list_files as scan_files
+from penstock.sources.storage import files as storage
 
 
 def list_files(pattern: storage.Paths, *, shuffle: bool = False, seed: int = 0) -> Dataset:
     """Paths of files as a dataset of strings, sorted; unlike tf.data's, not shuffled unless asked.
 
     `pattern` is a glob, a folder or a list, local or remote. A million names cost no million Python objects.
+
+    >>> [os.path.basename(path) for path in list_files("*.npy")]
+    ['x.npy', 'y.npy']
     """
     name = os.fspath(pattern) if isinstance(pattern, (str, os.PathLike)) else f"{len(pattern)} paths"
-    ds = Dataset.of(FileNames(scan_files(pattern, Rules((), by_folder=False, classes=None)), name))
+    ds = Dataset.of(FileNames(scan_files(pattern, FileRules((), by_folder=False, classes=None)), name))
     return ds.shuffle(seed=seed) if shuffle else ds
 
 

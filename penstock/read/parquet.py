@@ -1,7 +1,7 @@
 """`read_parquet`.
 
 Covers: the arguments users see.
-Does not cover: reading (sources/parquet.py).
+Does not cover: reading (sources/parquet/source.py).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from penstock.core.source import OnError
 from penstock.dataset import Dataset
-from penstock.sources import storage
-from penstock.sources.parquet import ParquetSource
-from penstock.sources.table import TableShape
+from penstock.sources.parquet.source import ParquetSource
+from penstock.sources.storage import files as storage
+from penstock.sources.tables.blocks import TableShape
 
 
 def read_parquet(
@@ -36,6 +36,10 @@ def read_parquet(
     `dtype=`) if all features are numbers. `filters=` takes a PyArrow expression or `[("column", ">", 3)]`: row groups
     that cannot match are not read. `categories={"column": ["a", "b"]}` gives integer codes, `fill=` replaces missing
     values; without it, integer columns that have missing values become float64.
+
+    >>> ds = read_parquet("train.parquet", columns=["a", "label"], filters=[("label", "=", 1)])
+    >>> {int(row["label"]) for row in ds}
+    {1}
     """
     files = storage.expand(paths, suffixes=(".parquet", ".pq", ".parq"))
     shape = TableShape(

@@ -1,7 +1,7 @@
 """Open a dataset by looking at it: by scheme, by suffix, by what a folder holds, by a file's first bytes.
 
 Covers: `open_any`, for commands that are given a path or address and nothing else.
-Does not cover: reading (the other files of this folder), which table of a database (read/recognise_sql.py).
+Does not cover: reading (the other files of this folder), which table of a database (recognise_sql.py).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from penstock.core.errors import InvalidInput, NotFound
 from penstock.dataset import Dataset
+from penstock.native.crc32c import masked_crc32c
 from penstock.read.arrays import read_numpy
 from penstock.read.csv import read_csv
 from penstock.read.hdf5 import read_hdf5
@@ -25,7 +26,7 @@ from penstock.read.text import read_text
 from penstock.read.tfrecord import read_tfrecords
 from penstock.read.webdataset import read_webdataset
 from penstock.read.zarr import read_zarr
-from penstock.sources import storage
+from penstock.sources.storage import files as storage
 
 _READERS: dict[str, Callable[..., Dataset]] = {
     "csv": read_csv,
@@ -148,9 +149,7 @@ def _is_tfrecord(head: bytes) -> bool:
     """A record begins with its length and a checksum of the length."""
     if len(head) <= 12:
         return False
-    from penstock.sources.crc32c import byte_array, masked_crc32c  # compiled when it is first used
-
-    return int.from_bytes(head[8:12], "little") == int(masked_crc32c(byte_array(head[:8])))
+    return int.from_bytes(head[8:12], "little") == masked_crc32c(head[:8])
 
 
 def _checked_json(path: str) -> str:

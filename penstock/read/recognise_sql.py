@@ -1,7 +1,7 @@
 """Which table of a database is meant, where nobody wrote a query.
 
 Covers: addresses and files of databases, the only table of one, its key.
-Does not cover: reading (read/sql.py), drivers (sources/sql_connect.py).
+Does not cover: reading (sql.py), drivers (sources/sql/connect.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from penstock.core.errors import DataError, InvalidInput
 from penstock.dataset import Dataset
 from penstock.read.sql import read_sql
-from penstock.sources.sql_connect import ConnectionLostError, Database, literal
+from penstock.sources.sql.connect import ConnectionLostError, Database, literal
 
 _SCHEMES = ("postgresql://", "postgres://", "sqlite://", "duckdb://")
 _FILES = {".db": "sqlite", ".sqlite": "sqlite", ".sqlite3": "sqlite", ".duckdb": "duckdb"}

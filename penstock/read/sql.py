@@ -1,7 +1,7 @@
 """`read_sql`: the result of a query in PostgreSQL, SQLite or DuckDB.
 
 Covers: checking the call.
-Does not cover: reading (sources/sql.py).
+Does not cover: reading (sources/sql/source.py).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, Literal
 from penstock.core.errors import InvalidInput
 from penstock.core.source import OnError
 from penstock.dataset import Dataset
-from penstock.sources.decode import ImageOptions
-from penstock.sources.sql import SqlSource
-from penstock.sources.sql_connect import Database
-from penstock.sources.table import TableShape
+from penstock.sources.images.decode import ImageOptions
+from penstock.sources.sql.connect import Database
+from penstock.sources.sql.source import SqlSource
+from penstock.sources.tables.blocks import TableShape
 
 PARTITIONS = 32
 
@@ -43,8 +43,9 @@ def read_sql(
     over the keys that finds even ones). Without it the rows come as one stream, in the query's order.
     `images={"jpeg": {"size": (224, 224)}}` decodes image bytes in a column, with the options of `read_images`.
 
-    Example: `read_sql("postgresql://user@host/db", "select id, jpeg, label from photos", partition_on="id",
-    features="jpeg", label="label", images={"jpeg": {"size": (224, 224)}})`
+    >>> ds = read_sql("sqlite:///points.db", "select id, x, y from points", partition_on="id", columns=["x", "y"])
+    >>> len(list(ds))
+    10
     """
     if not isinstance(query, str) or not query.strip():
         raise InvalidInput("query must be the text of a select, or the name of a table.")

@@ -1,7 +1,7 @@
 """`read_text`: lines of text files, or whole files.
 
 Covers: checking the call.
-Does not cover: reading (sources/text.py).
+Does not cover: reading (sources/text/source.py).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from penstock.core.errors import InvalidInput
 from penstock.core.sizes import Size, parse_size
 from penstock.core.source import OnError
 from penstock.dataset import Dataset
-from penstock.sources import storage
-from penstock.sources.text import DocumentSource, LineSource, check_encoding
-from penstock.sources.text_lines import LineFiles
+from penstock.sources.storage import files as storage
+from penstock.sources.text.lines import LineFiles
+from penstock.sources.text.source import DocumentSource, LineSource, check_encoding
 
 
 def read_text(
@@ -33,7 +33,8 @@ def read_text(
     Lines come without their line ends; `skip_blank` leaves empty ones out. Plain files are split by byte ranges.
     Documents can be shuffled exactly, for each file is read for itself.
 
-    Example: `read_text("corpus/*.txt").shuffle(seed=1).batch(32)`
+    >>> list(read_text("corpus.txt").take(2))
+    [{'text': 'one line'}, {'text': 'another line'}]
     """
     if by not in ("line", "document"):
         raise InvalidInput(f"by must be 'line' or 'document', not {by!r}.")

@@ -1,7 +1,7 @@
 """`read_tfrecords`: TFRecord files of examples or of anything else.
 
 Covers: checking the call, guessing the features, choosing between rows, stretches and streams.
-Does not cover: reading (sources/tfrecord.py), parsing (sources/example_columns.py).
+Does not cover: reading (sources/tfrecord/source.py), parsing (sources/tfrecord/columns.py).
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from penstock.core.errors import BadData, InvalidInput, NotFound
 from penstock.core.sizes import Size, parse_size
 from penstock.core.source import OnError
 from penstock.dataset import Dataset
-from penstock.sources import storage
-from penstock.sources.decode import ImageOptions
-from penstock.sources.example import Feature, FeatureLike, features_of
-from penstock.sources.example_columns import ExampleParser
-from penstock.sources.example_infer import Outline, infer, outline_of
-from penstock.sources.inflate import AUTO, GZIP, PLAIN, ZLIB
-from penstock.sources.picture import pictures_of
-from penstock.sources.shards import Files
-from penstock.sources.span_index import SpanIndex
-from penstock.sources.tfrecord import Parser, TFRecordRows, TFRecordStream, TFRecordUnits
-from penstock.sources.tfrecord_index import FrameWalk, compression_of, stream
-from penstock.sources.tfrecord_raw import RawParser
+from penstock.read.array_columns import with_label
+from penstock.sources.images.column import pictures_of
+from penstock.sources.images.decode import ImageOptions
+from penstock.sources.records.shards import Files
+from penstock.sources.records.span_index import SpanIndex
+from penstock.sources.storage import files as storage
+from penstock.sources.storage.inflate import AUTO, GZIP, PLAIN, ZLIB
+from penstock.sources.tfrecord.columns import ExampleParser
+from penstock.sources.tfrecord.features import Feature, FeatureLike, features_of
+from penstock.sources.tfrecord.index import FrameWalk, compression_of, stream
+from penstock.sources.tfrecord.infer import Outline, infer, outline_of
+from penstock.sources.tfrecord.raw import RawParser
+from penstock.sources.tfrecord.source import RecordParser, TFRecordRows, TFRecordStream, TFRecordUnits
 
 SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec", ".record", ".records", ".gz", ".gzip", ".zlib")
 
@@ -39,7 +40,7 @@ ROW_NBYTES = 4000
 
 def read_tfrecords(
     paths: storage.Paths,
-    features: Mapping[str, FeatureLike] | Sequence[str] | None = None,
+    features: Mapping[str, FeatureLike] | str | Sequence[str] | None = None,
     *,
     sequence: Mapping[str, FeatureLike] | Sequence[str] | None = None,
     label: str | Sequence[str] | None = None,
@@ -56,11 +57,11 @@ def read_tfrecords(
 ) -> Dataset:
     """Read TFRecord files; TensorFlow is not needed.
 
-    Samples are dicts of features, or `(x, y)` with `label`. `features` maps names to dtypes ("float32", bytes, str),
-    to (dtype, shape) with None for an open length, or to tf.io feature objects; names alone, or nothing, are guessed
-    from the first records. `sequence` does the same for the feature lists of SequenceExample records. `parse=None`
-    yields raw records as bytes. `images` names bytes features to decode (a dict gives ImageOptions to each), resized
-    to `size`. `compression` is "auto", "GZIP", "ZLIB" or None.
+    Samples are dicts of features, or `(x, y)` with `label`, which need not be among `features`. `features` maps names
+    to dtypes ("float32", bytes, str), to (dtype, shape) with None for an open length, or to tf.io feature objects;
+    names alone, or nothing, are guessed from the first records. `sequence` does the same for the feature lists of
+    SequenceExample records. `parse=None` yields raw records as bytes. `images` names bytes features to decode (a dict
+    gives ImageOptions to each), resized to `size`. `compression` is "auto", "GZIP", "ZLIB" or None.
 
     `access` is "rows" (any record for itself, exact shuffle), "units" (stretches of about 8 MB) or "stream" (whole
     files, no index); "auto" takes rows for images and records above 4 KB, streams compressed and remote files. A record
@@ -68,7 +69,7 @@ def read_tfrecords(
     rest of that file, up to `max_errors` (a count, or below 1 a fraction of the rows).
 
     >>> import os, tempfile
-    >>> from penstock.sources.tfrecord_write import encode_example, write_records
+    >>> from penstock.sources.tfrecord.write import encode_example, write_records
     >>> path = os.path.join(tempfile.mkdtemp(), "a.tfrecord")
     >>> write_records(path, (encode_example({"x": [0.5, 1.5], "y": i}) for i in range(3)))
     3
@@ -84,11 +85,11 @@ def read_tfrecords(
             raise InvalidInput(
                 "parse=None yields raw records, so features=, sequence=, images= and label= have no use."
             )
-        parser: Parser = RawParser(check_crc)
+        parser: RecordParser = RawParser(check_crc)
     else:
         options = ImageOptions(**{**(image_options or {}), **({"size": _height_width(size)} if size else {})})
         pictures = pictures_of(images, options)
-        found = _features(files, walk, policy, parse, features, sequence)
+        found = _features(files, walk, policy, parse, with_label(features, label), sequence)
         shown = [_pictured(f) if f.name in pictures else f for f in found]
         for name in pictures:
             if name not in [f.name for f in found]:
@@ -99,7 +100,7 @@ def read_tfrecords(
 
 
 def _source(
-    files: Files, parser: Parser, walk: FrameWalk, policy: OnError, how: tuple[str, str, bool]
+    files: Files, parser: RecordParser, walk: FrameWalk, policy: OnError, how: tuple[str, str, bool]
 ) -> TFRecordRows | TFRecordUnits | TFRecordStream:
     access, name, pictured = how
     packed = files.not_plain()

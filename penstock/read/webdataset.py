@@ -1,7 +1,7 @@
 """`read_webdataset`: samples in tar files.
 
 Covers: checking the call, guessing the columns, choosing between rows and streams.
-Does not cover: reading (sources/webdataset.py), decoding (sources/tar_columns.py).
+Does not cover: reading (sources/tar/source.py), decoding (sources/tar/columns.py).
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from penstock.core.errors import BadData, InvalidInput, NotFound
 from penstock.core.sizes import Size, parse_size
 from penstock.core.sizes import size as written_size
 from penstock.core.source import OnError
-from penstock.core.tree import names, tree_of
+from penstock.core.tree import Tree, names, tree_of
 from penstock.dataset import Dataset
-from penstock.sources import storage
-from penstock.sources.decode import ImageOptions
-from penstock.sources.inflate import GZIP, PLAIN
-from penstock.sources.picture import Pictures
-from penstock.sources.shards import Files
-from penstock.sources.span_index import SpanIndex, place
-from penstock.sources.tar_columns import KINDS, RAW, Sample, SampleParser, columns_of, sample_of, tree_asked
-from penstock.sources.tar_index import SampleWalk, stream_samples
-from penstock.sources.webdataset import TarRows, TarStream
+from penstock.read.array_columns import either
+from penstock.sources.images.column import Pictures
+from penstock.sources.images.decode import ImageOptions
+from penstock.sources.records.shards import Files
+from penstock.sources.records.span_index import SpanIndex, place
+from penstock.sources.storage import files as storage
+from penstock.sources.storage.inflate import GZIP, PLAIN
+from penstock.sources.tar.columns import KINDS, RAW, Sample, SampleParser, columns_of, sample_of, tree_asked
+from penstock.sources.tar.index import SampleWalk, stream_samples
+from penstock.sources.tar.source import TarRows, TarStream
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
 
@@ -39,6 +40,8 @@ _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 def read_webdataset(
     tars: storage.Paths,
     *,
+    features: str | None = None,
+    label: str | None = None,
     sample: Any = None,
     columns: Sequence[str] | None = None,
     decode: Mapping[str, str] | Literal["auto"] | None = "auto",
@@ -52,7 +55,8 @@ def read_webdataset(
     """Read tar files in which files that share a key are one sample: 000.jpg and 000.cls.
 
     A sample is a dict with a column for each extension: images are decoded (and resized to `size`), cls is an integer,
-    txt is text, json is decoded, npy is an array, all else is bytes. `sample=("jpg", "cls")` shows `(image, label)`;
+    txt is text, json is decoded, npy is an array, all else is bytes. `features="jpg", label="cls"` shows
+    `(image, label)`, and so does `sample=("jpg", "cls")`, which may also be a dict or nested;
     `columns` chooses without changing the dict. "jpg;png" is whichever is there, "json.label" a field of the JSON,
     "__key__" the key. `decode` is None for bytes only, or maps extensions to "image", "int", "text", "json", "npy" or
     "bytes". `tars` may be paths, globs, folders, URLs and ranges such as "train-{000..099}.tar".
@@ -79,14 +83,13 @@ def read_webdataset(
     paths = storage.expand(_ranges(tars), suffixes=SUFFIXES)
     files = Files(paths, list(map(_compression, paths)))
     options = ImageOptions(**{**(image_options or {}), **({"size": _height_width(size)} if size else {})})
-    if sample is not None and columns is not None:
+    shown = _shown(sample, features, label)
+    if shown is not None and columns is not None:
         raise InvalidInput("Give sample= or columns=, not both: sample= already says which columns there are.")
-    shown = None if sample is None else tree_asked(sample)
     wanted = [columns] if isinstance(columns, str) else columns
     if shown is not None:
         wanted = list(dict.fromkeys(names(shown)))
-    first = _first(files, longest, policy)
-    found = columns_of(wanted, first, _kinds(decode), lambda name: Pictures(options))
+    found = columns_of(wanted, _first(files, longest, policy), _kinds(decode), lambda name: Pictures(options))
     parser = SampleParser(found, tree_of([c.name for c in found]) if shown is None else shown)
     name = os.fspath(tars) if isinstance(tars, (str, os.PathLike)) else f"{len(paths)} files"
     packed = files.not_plain()
@@ -95,6 +98,14 @@ def read_webdataset(
     if packed or access == "stream" or (access == "auto" and storage.any_remote(paths)):
         return Dataset.of(TarStream(files, parser, longest, policy, name))
     return Dataset.of(TarRows(SpanIndex(paths, SampleWalk()), parser, longest, policy, name))
+
+
+def _shown(sample: Any, features: str | None, label: str | None) -> Tree | None:
+    """The tree of a sample, where the call says it; None for a dict of all columns."""
+    if label is not None and features is None:
+        raise InvalidInput(f"label={label!r} without features=: name the member that is the input, too, such as 'jpg'.")
+    found = either("sample", sample, "features", features if label is None else (features, label))
+    return None if found is None else tree_asked(found)
 
 
 def _kinds(decode: Mapping[str, str] | str | None) -> Mapping[str, str]:

@@ -1,7 +1,7 @@
 """`read_zarr`: arrays in Zarr stores.
 
 Covers: finding stores, choosing arrays, checking arguments, choosing row or stretch access.
-Does not cover: reading (sources/zarr.py).
+Does not cover: reading (sources/zarr/source.py).
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Literal
 from penstock.core.errors import InvalidInput, NotFound, SchemaChanged
 from penstock.core.source import OnError
 from penstock.dataset import Dataset
-from penstock.read.chosen import chosen
-from penstock.sources import remote, storage
-from penstock.sources.zarr import ZarrArray, ZarrRows, ZarrUnits, list_arrays, open_store, survey
+from penstock.read.array_columns import choose_columns, either
+from penstock.sources.storage import files as storage
+from penstock.sources.storage import remote
+from penstock.sources.zarr.source import ZarrArray, ZarrRows, ZarrUnits, list_arrays, open_store, survey
 
 ROW_NBYTES = 4096
 """Rows at least this large that are a chunk each are read one by one."""
@@ -27,6 +28,8 @@ def read_zarr(
     x: str | None = None,
     y: str | None = None,
     *,
+    features: str | None = None,
+    label: str | None = None,
     columns: Sequence[str] | Mapping[str, str] | None = None,
     access: Literal["auto", "rows", "blocks"] = "auto",
     on_error: Literal["raise", "skip"] = "raise",
@@ -34,12 +37,15 @@ def read_zarr(
 ) -> Dataset:
     """Stream arrays of Zarr stores (format 2 or 3, local or remote); a sample is one index of their first axis.
 
-    `x="images", y="labels"` gives `(x, y)`, `x` alone the bare array; `columns` (a list of array paths, or names for
+    `x="images", y="labels"` gives `(x, y)`, `x` alone the bare array (`features` and
+    `label` are other names for them); `columns` (a list of array paths, or names for
     them) gives dicts; neither gives a dict of all arrays, or the bare array where the store is one.
     `access="rows"` reads every row for itself, so that shuffling is exact, and decodes a row's chunk each time;
     "blocks" reads stretches of whole chunks; "auto" takes rows where a chunk is one large row.
 
-    Example: `read_zarr("train.zarr", x="images", y="labels").shuffle(seed=1).batch(64)`
+    >>> x, y = next(iter(read_zarr("train.zarr", x="images", y="labels").shuffle(seed=1).batch(4)))
+    >>> x.shape, y.shape
+    ((4, 8, 8), (4,))
     """
     if access not in ("auto", "rows", "blocks"):
         raise InvalidInput(f"access must be 'auto', 'rows' or 'blocks', not {access!r}.")
@@ -48,7 +54,8 @@ def read_zarr(
     names = list_arrays(open_store(found[0])) if x is None and columns is None else []
     if names == [""]:
         x = ""
-    wanted, tree = chosen(found[0], x, y, columns, lambda: _lengths(found[0], names))
+    x, y = either("x", x, "features", features), either("y", y, "label", label)
+    wanted, tree = choose_columns(found[0], x, y, columns, lambda: _lengths(found[0], names))
     stores = [(path, survey(path, wanted)) for path in found]
     for path, facts in stores[1:]:
         _agree(stores[0], path, facts)

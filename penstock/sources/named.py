@@ -17,7 +17,7 @@ from penstock.core.errors import BadData, NotFound
 from penstock.core.schema import OBJECT, Field, Schema, schema_of
 from penstock.core.source import OnError
 from penstock.core.tree import flatten
-from penstock.sources.listing import PathIndex
+from penstock.sources.listing.packed_names import PathIndex
 
 PATH = "path"
 

@@ -1,7 +1,7 @@
 """Arrays in `.npy` and `.npz` files, row by row, without loading them.
 
 Covers: finding where an array lies in its file, taking rows of it (mapped, or by ranged reads), joining files.
-Does not cover: samples made of several arrays (sources/arrays.py).
+Does not cover: samples made of several arrays (source.py).
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
-from penstock.core.errors import BadData, InvalidInput, NotFound, SchemaChanged
+from penstock.core.errors import BadData, FileChanged, InvalidInput, NotFound, SchemaChanged
 from penstock.core.source import OnError
-from penstock.sources import find, storage
-from penstock.sources.cache_folder import cache_folder, written
+from penstock.native.mapped import take_rows
+from penstock.sources.listing import find
+from penstock.sources.storage import files as storage
+from penstock.sources.storage.index_folder import cache_folder, written
+from penstock.sources.storage.unchanged import Unchanged
 
 HEADER_NBYTES = 4096
 
@@ -70,7 +73,10 @@ class StoredArray:
         """The given rows, copied."""
         if not storage.is_remote(self.path):
             # A plain array: going through the memmap class costs Python for every call.
-            return np.take(np.asarray(self.mapped), rows, axis=0, mode="clip")
+            found = take_rows(np.asarray(self.mapped), rows)
+            if found is None:
+                raise FileChanged(self.path, "it was cut short")
+            return found
         if self.fortran:
             raise InvalidInput(f"{self.path} is stored column by column: its rows cannot be read from afar. Copy it.")
         size = self.row_nbytes
@@ -81,8 +87,9 @@ class StoredArray:
 class JoinedArrays:
     """Several stored arrays as one, along rows: 17 bytes for each, and its path where paths are kept."""
 
-    def __init__(self, first: StoredArray, paths: Sequence[str], packed: Packed) -> None:
+    def __init__(self, first: StoredArray, paths: Sequence[str], packed: Packed, unchanged: Unchanged) -> None:
         self.paths, self.offsets = paths, packed.offsets
+        self._unchanged = unchanged
         self._first, self._fortran = first, packed.fortran
         self.ends = np.cumsum(packed.rows)
         self.dtype, self.shape = first.dtype, (int(self.ends[-1]), *first.shape[1:])
@@ -119,13 +126,18 @@ class JoinedArrays:
     def take(self, rows: np.ndarray) -> np.ndarray:
         """The given rows, in that order, copied."""
         if len(self.ends) == 1:
-            return self.part(0).take(rows)
+            return self._take(0, rows)
         out = np.empty((len(rows), *self.shape[1:]), self.dtype)
         which = np.searchsorted(self.ends, rows, side="right")
         for number in np.unique(which).tolist():
             mine = np.flatnonzero(which == number)
-            out[mine] = self.part(number).take(rows[mine] - self._start(number))
+            out[mine] = self._take(number, rows[mine] - self._start(number))
         return out
+
+    def _take(self, number: int, rows: np.ndarray) -> np.ndarray:
+        part = self.part(number)
+        with self._unchanged.reading(number, part.path):
+            return part.take(rows)
 
     def where(self, row: int) -> str:
         """File and row, in words."""
@@ -155,6 +167,7 @@ class Joining:
         self._first: StoredArray | None = None
         self._offsets, self._rows, self._fortran = array("q"), array("q"), array("b")
         self._paths: list[str] = []
+        self._unchanged = Unchanged()
 
     def add(self, part: StoredArray) -> None:
         """One more array, of the dtype and row shape of the first."""
@@ -166,6 +179,7 @@ class Joining:
                 f"{part.path} holds rows of {part.dtype}{list(part.shape[1:])}, "
                 f"{first.path} of {first.dtype}{list(first.shape[1:])}."
             )
+        self._unchanged.check(len(self._rows), part.path)
         self._offsets.append(part.offset)
         self._rows.append(len(part))
         self._fortran.append(part.fortran)
@@ -180,7 +194,7 @@ class Joining:
         packed = Packed(
             np.array(self._offsets, np.int64), np.array(self._rows, np.int64), np.array(self._fortran, np.bool_)
         )
-        return JoinedArrays(self._first, held, packed)
+        return JoinedArrays(self._first, held, packed, self._unchanged)
 
 
 def joined_npy(paths: Sequence[str], on_error: OnError | None = None) -> JoinedArrays:

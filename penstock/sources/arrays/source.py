@@ -1,7 +1,7 @@
 """Arrays as datasets: in memory by reference, or in `.npy`/`.npz` files without loading them.
 
 Covers: `ArraySource`, and turning arrays, lists, data frames and Arrow tables into its columns.
-Does not cover: where arrays lie in files (sources/npy.py), the arguments of `read_numpy` (read/arrays.py).
+Does not cover: where arrays lie in files (npy.py), the arguments of `read_numpy` (read/arrays.py).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from penstock.core.errors import InvalidInput
 from penstock.core.schema import Field, Schema
 from penstock.core.source import OnError
 from penstock.core.tree import Tree, flatten
-from penstock.sources import storage
-from penstock.sources.column import plain_column, to_column
-from penstock.sources.npy import JoinedArrays
+from penstock.sources.arrays.npy import JoinedArrays
+from penstock.sources.storage import files as storage
+from penstock.sources.tables.column import plain_column, to_column
 
 AnyColumn: TypeAlias = np.ndarray | pa.Array | JoinedArrays
 """A column in memory, or one in files."""

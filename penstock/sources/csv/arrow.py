@@ -1,7 +1,7 @@
 """Whole CSV lines to Arrow columns.
 
 Covers: the dialect, parsing with PyArrow, finding the rows and cells that do not fit, byte offsets of rows.
-Does not cover: cutting files into lines (csv_split.py), the compiled path for numbers (csv_kernel.py).
+Does not cover: cutting files into lines (split.py), the compiled path for numbers (numbers.py).
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.types as pt
 
+from penstock.core.arrow_numbers import no_rows
 from penstock.core.errors import InvalidInput
-from penstock.sources.csv_split import NEWLINE, OUTSIDE, Quoting
+from penstock.sources.csv.short_rows import padded, row_spans
+from penstock.sources.csv.split import NEWLINE, OUTSIDE, Quoting
 
 NULL_VALUES = tuple(pacsv.ConvertOptions().null_values)
 TRUE_VALUES = ("true", "True", "TRUE", "1")
@@ -34,9 +36,13 @@ class Dialect:
     header: bool = True
     null_values: tuple[str, ...] = NULL_VALUES
     timestamp_formats: tuple[str, ...] = ()
+    encoding: str = "utf-8"
+    comment: str | None = None
+    pad: bool = False
+    """Whether the values that a row lacks at its end are missing ones."""
 
     def __post_init__(self) -> None:
-        for name in ("delimiter", "quote"):
+        for name in ("delimiter", "quote", "comment"):
             given = getattr(self, name)
             if given is not None and (not isinstance(given, str) or len(given.encode()) != 1):
                 raise InvalidInput(f"{name}= must be one plain character, not {given!r}.")
@@ -109,7 +115,7 @@ class Parser:
     def parse(self, text: bytes | memoryview, quoted: bool) -> Rows:
         """All rows of the text that fit, and what is wrong with the others; `quoted` if quotes occur in it."""
         if not _has_text(text):
-            return Rows(pa.schema(list(self.types.items())).empty_table(), None, ())
+            return Rows(no_rows(pa.schema(list(self.types.items()))), None, ())
         bad: list[tuple[int, str]] = []
         try:
             if encoding_of(text) != UTF8:
@@ -122,11 +128,26 @@ class Parser:
         return Rows(table, _numbers(table.num_rows, bad), tuple(bad))
 
     def _read(self, text: Any, types: Mapping[str, pa.DataType], quoted: bool, bad: list[tuple[int, str]]) -> pa.Table:
+        """The rows of a text, short ones made whole where that is asked for; others that do not fit go to `bad`."""
+        found, lacking = self._fitting(text, types, quoted, bad)
+        if not lacking or not self.dialect.pad:
+            return found
+        bad.clear()
+        return self._fitting(padded(text, self.dialect.quoting, lacking), types, quoted, bad)[0]
+
+    def _fitting(
+        self, text: Any, types: Mapping[str, pa.DataType], quoted: bool, bad: list[tuple[int, str]]
+    ) -> tuple[pa.Table, dict[int, int]]:
+        dialect, encoding, lacking = self.dialect, encoding_of(text), dict[int, int]()
+
         def misfit(row: Any) -> str:
-            bad.append((row.number - 1, f"{row.actual_columns} values where there are {row.expected_columns} columns"))
+            told = f"{row.actual_columns} values where there are {row.expected_columns} columns"
+            if row.actual_columns < row.expected_columns:
+                lacking[row.number - 1] = row.expected_columns - row.actual_columns
+                told += ". short_rows='pad' takes the others for missing"
+            bad.append((row.number - 1, told))
             return "skip"
 
-        dialect, encoding = self.dialect, encoding_of(text)
         if encoding != UTF8:  # cells go through one character a byte and back, whatever they are
             types = {name: pa.binary() for name in types}
         found = pacsv.read_csv(
@@ -150,7 +171,7 @@ class Parser:
                 strings_can_be_null=True,
             ),
         ).combine_chunks()
-        return found if encoding == UTF8 else _as_stored(found)
+        return found if encoding == UTF8 else _as_stored(found), lacking
 
     def _cast(self, table: pa.Table, bad: list[tuple[int, str]]) -> Rows:
         numbers = _numbers(table.num_rows, bad)
@@ -171,6 +192,11 @@ class Parser:
 def _misfit(name: str, kind: pa.DataType, cell: bytes) -> str:
     shown = cell[:80].decode("utf-8", "replace")
     better = "string" if not pt.is_integer(kind) else "float64"
+    if pt.is_integer(kind) and cell.strip().lstrip(b"+-").isdigit():  # whole, but too long
+        better = "uint64" if kind != pa.uint64() and 0 <= int(cell) < 2**64 else "string"
+    if pt.is_string(kind):
+        looks = "cp1252" if any(0x80 <= byte < 0xA0 for byte in cell) else "latin-1"
+        return f"column {name!r} holds {shown!r}, which is not UTF-8. It looks like {looks}: give encoding={looks!r}"
     return f"column {name!r} is {kind} but holds {shown!r}. If that is right, give dtypes={{{name!r}: {better!r}}}"
 
 
@@ -230,10 +256,4 @@ def _has_text(text: bytes | memoryview) -> bool:
 
 def row_offsets(text: bytes | memoryview, quoting: Quoting) -> np.ndarray:
     """Where each row (a line that is not empty) starts in the text."""
-    data = np.frombuffer(text, np.uint8)
-    ends = quoting.newlines(data, OUTSIDE, NEWLINE)
-    starts = np.concatenate([[0], ends + 1])
-    stops = np.concatenate([ends, [len(data)]])
-    lengths = stops - starts
-    bare = (lengths == 1) & (data[np.minimum(starts, len(data) - 1)] == 13)
-    return np.asarray(starts[(lengths > 0) & ~bare])
+    return row_spans(text, quoting)[0]

@@ -1,8 +1,11 @@
-"""Numbers from text, compiled: a stretch of CSV lines straight into row-major arrays.
+"""Numbers from text: a stretch of CSV lines straight into row-major arrays.
 
-Covers: the Numba kernel for lines without quotes whose wanted columns are all floats or integers, and its tables;
-it is compiled in the background while PyArrow serves (compile_background.py).
-Does not cover: text, dates, quotes, damaged lines: the kernel hands these back and PyArrow reads them (csv_parse.py).
+Covers: calling the kernel (native/csv.py), and the cells that it leaves open.
+Does not cover: text, dates, quotes, damaged lines, which PyArrow reads (arrow.py).
+
+Who reads what is a rule. The kernel reads a stretch of lines if no byte of it is a quote and every wanted column is a
+float or an integer (source.py). It hands the whole stretch to PyArrow if a line has more or fewer cells than columns,
+or a cell is neither a number nor a word for a missing value. So the same file is always read in the same way.
 
 Every number is correctly rounded. Short numbers are one exact division, up to 19 digits the Eisel-Lemire product;
 what that cannot settle (more digits, subnormals, words such as inf) is listed, and PyArrow casts it from its text.
@@ -19,10 +22,13 @@ import pyarrow as pa
 
 from penstock.core.arrow_numbers import numbers
 from penstock.memory.buffers import empty
-from penstock.sources.compile_background import Kernel
+from penstock.native import csv as kernel
+from penstock.native.csv import FLOAT, INTEGER, MATRIX, SKIP, Arrays
 
-SKIP, MATRIX, FLOAT, INTEGER = 0, 1, 2, 3
-"""What becomes of a column: nothing, a column of the matrix, a float64 of its own, an int64 of its own."""
+__all__ = ["FLOAT", "INTEGER", "MATRIX", "SKIP", "Layout", "Parsed", "exact", "parse", "room_for"]
+
+_LISTED_CELLS = 4096
+"""Cells that the kernel may leave open, and one more for every four rows."""
 
 
 @dataclass(frozen=True)
@@ -62,43 +68,29 @@ class Parsed:
         return self.matrix if kind == MATRIX else self.floats[slot] if kind == FLOAT else self.integers[slot]
 
 
-class CsvKernel(Kernel):
-    """The compiled parser of this process."""
-
-    def make(self, dtype: np.dtype[Any]) -> Any:
-        from penstock.sources.csv_cells import TABLE
-        from penstock.sources.csv_numba import compiled
-
-        return *compiled(dtype), TABLE
-
-
-kernel = CsvKernel()
-"""One per process: compiled code is shared by all sources."""
+def room_for(rows: int, layout: Layout) -> Arrays:
+    """Arrays for so many rows of a layout, not filled yet."""
+    return Arrays(
+        empty((rows, layout.count(MATRIX)), layout.dtype),
+        empty((layout.count(FLOAT), rows), np.float64),
+        empty((layout.count(INTEGER), rows), np.int64),
+    )
 
 
-def parse(data: bytes | memoryview, layout: Layout, wait: bool = False) -> Parsed | None:
-    """Parse whole lines, or None when the kernel is not compiled yet or the lines are not for it."""
-    found = kernel.get(layout.dtype, wait)
-    if found is None:
-        return None
-    count, run, table = found
+def parse(data: bytes | memoryview, layout: Layout) -> Parsed | None:
+    """Parse whole lines, or None when they are not for the kernel."""
     text = np.frombuffer(data, dtype=np.uint8)
     if not len(text):
         return None
-    words = [w.encode() for w in layout.null_values]
-    ends = np.cumsum([0, *map(len, words)]).astype(np.int64)
-    nulls = np.frombuffer(b"".join(words) or b"\0", dtype=np.uint8)
-    rows = int(count(text)) + 1
-    matrix = empty((rows, layout.count(MATRIX)), layout.dtype)
-    floats = empty((layout.count(FLOAT), rows), np.float64)
-    integers = empty((layout.count(INTEGER), rows), np.int64)
-    slow = np.empty((4096 + rows // 4, 4), np.int64)
-    out = (matrix, floats, integers)
-    done, nslow = run(text, ord(layout.delimiter), layout.plan(), (nulls, ends), out, slow, table)
-    if done < 0:
+    rows = kernel.count_byte(text, ord("\n")) + 1
+    out = room_for(rows, layout)
+    open_cells = np.empty((_LISTED_CELLS + rows // 4, 4), np.int64)
+    words = [word.encode() for word in layout.null_values]
+    done = kernel.read_rows(text, layout.plan(), words, ord(layout.delimiter), out, open_cells)
+    if done.why != kernel.DONE:
         return None
-    parsed = Parsed(matrix[:done], floats[:, :done], integers[:, :done])
-    return parsed if nslow == 0 or _settle(text, slow[:nslow], layout, parsed) else None
+    parsed = Parsed(out.matrix[: done.rows], out.floats[:, : done.rows], out.integers[:, : done.rows])
+    return parsed if not done.listed or _settle(text, open_cells[: done.listed], layout, parsed) else None
 
 
 def _settle(text: np.ndarray, cells: np.ndarray, layout: Layout, parsed: Parsed) -> bool:

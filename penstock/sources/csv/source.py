@@ -1,7 +1,7 @@
 """CSV files: byte ranges of about one block each, or one stream per compressed file.
 
 Covers: `CsvSource`: units, types, projection, damaged rows, and the choice between the compiled kernel and PyArrow.
-Does not cover: line boundaries (csv_split.py), types (csv_infer.py), parsing (csv_parse.py, csv_kernel.py).
+Does not cover: line boundaries (split.py), types (types.py), parsing (arrow.py, numbers.py).
 
 Both parsers round correctly and give the same dtypes, so which of them read a range shows in its speed only.
 """
@@ -9,59 +9,42 @@ Both parsers round correctly and give the same dtypes, so which of them read a r
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import itertools
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.types as pt
 
 from penstock.core.block import Block, Column, Origin
-from penstock.core.errors import BadData, InvalidInput, NotFound, SchemaChanged
+from penstock.core.errors import BadData, InvalidInput, SchemaChanged
+from penstock.core.events import fell_back
 from penstock.core.schema import Schema
 from penstock.core.source import OnError, blocks_from
-from penstock.sources import csv_infer, csv_kernel, storage
-from penstock.sources.csv_parse import Dialect, Parser, Rows, row_offsets
-from penstock.sources.csv_split import BOM, OUTSIDE, TAIL_NBYTES, Cutter, QuoteIndex, Quoting, Stretch, stream_lines
-from penstock.sources.table import Spec, TableShape
+from penstock.sources.csv import numbers as csv_kernel
+from penstock.sources.csv import types as csv_infer
+from penstock.sources.csv.arrow import Parser, Rows, row_offsets
+from penstock.sources.csv.plan import CsvOptions, CsvPlan, make_plan
+from penstock.sources.csv.split import (
+    BOM,
+    OUTSIDE,
+    TAIL_NBYTES,
+    Cutter,
+    QuoteIndex,
+    Quoting,
+    Stretch,
+    line_number,
+    stream_lines,
+)
+from penstock.sources.csv.text_stream import open_text, packing
+from penstock.sources.storage import files as storage
+from penstock.sources.storage.unchanged import Unchanged
+from penstock.sources.tables.blocks import TableShape
+from penstock.sources.tables.column import EXACT
+from penstock.sources.text.scattered import Spans, TextPieces, joined
 
 HEADER_NBYTES = 65_536
-RANGE_NBYTES = 4_000_000
-"""Text in a range. As fast as twice as much with 70 MB less in use: text goes to malloc's memory, which stays large."""
-
-
-@dataclass(frozen=True)
-class CsvOptions:
-    """How to read; see `read_csv` for what each means."""
-
-    dialect: Dialect = field(default_factory=Dialect)
-    names: tuple[str, ...] | None = None
-    dtypes: Mapping[str, Any] = field(default_factory=dict)
-    categories: Mapping[str, Any] | str | None = None
-    newlines_in_values: bool | None = None
-    max_line: int = 64_000_000
-    range_nbytes: int | None = None
-    kernel: bool = True
-
-
-@dataclass(frozen=True)
-class CsvPlan:
-    """What the samples settle, once."""
-
-    names: list[str]
-    types: dict[str, pa.DataType]
-    shape: TableShape
-    schema: Schema
-    quotes: bool
-    range_nbytes: int
-    growth: float
-    first_unit: np.ndarray
-    sizes: np.ndarray
-    layout: csv_kernel.Layout | None
-    specs: list[Spec]
 
 
 class CsvSource:
@@ -72,6 +55,7 @@ class CsvSource:
     ) -> None:
         self.paths, self.shape, self.options = paths, shape, options
         self._on_error = on_error if on_error is not None else OnError()
+        self._unchanged = Unchanged(len(paths))
         self._same_header: set[int] = set()
         self._quoted: set[int] = set()
 
@@ -91,11 +75,17 @@ class CsvSource:
     @cached_property
     def plan(self) -> CsvPlan:
         """Sizes, names and types: a few small reads, at first use."""
-        return make_plan(self.paths, self.shape, self.options)
+        sizes = np.fromiter(itertools.starmap(self._unchanged.check, enumerate(self.paths)), np.int64, len(self.paths))
+        return make_plan(self.paths, sizes, self.shape, self.options)
 
     @cached_property
     def _index(self) -> QuoteIndex:
-        return QuoteIndex(self.options.dialect.quoting, self.plan.range_nbytes)
+        return QuoteIndex(self.options.dialect.quoting, self.plan.piece_nbytes)
+
+    @cached_property
+    def _pieces(self) -> TextPieces:
+        plan = self.plan
+        return TextPieces(self.paths, plan.sizes, plan.piece_nbytes, self.options.max_line, self._unchanged)
 
     def schema(self) -> Schema:
         return self.plan.schema
@@ -110,12 +100,62 @@ class CsvSource:
         """Text, parsed columns, and the block made of them."""
         file, which = self._locate(unit)
         text = self.plan.range_nbytes
-        if csv_infer.compression_of(self.paths[file]) is None:
+        if packing(self.paths[file], self.options.dialect) is None:
             text = min(text, int(self.plan.sizes[file]) - which * text)
         return int((text + TAIL_NBYTES) * (2.5 + 2 * self.plan.growth))
 
+    def num_pieces(self) -> int:
+        return len(self._pieces) if self.plan.plain else 0
+
+    def pieces_per_block(self) -> int:
+        return self.plan.range_nbytes // self.plan.piece_nbytes
+
+    def pieces_nbytes(self, count: int) -> int:
+        """As for a range: the parts of the text are gone when it is parsed."""
+        return int((count * self.plan.piece_nbytes + TAIL_NBYTES) * (2.5 + 2 * self.plan.growth))
+
+    def decoded_nbytes(self) -> int:
+        """What the text becomes; compressed text is taken for four times as much."""
+        packed = [packing(path, self.options.dialect) is not None for path in self.paths]
+        return int((self.plan.sizes * np.where(packed, 4, 1)).sum() * self.plan.growth)
+
+    def read_pieces(self, pieces: np.ndarray) -> Block:
+        """Scattered pieces, parsed in one call."""
+        files, which = self._pieces.locate(pieces)
+        for file in np.unique(files).tolist():
+            self._check_header(file)
+        return self._block(*joined([self.paths[file] for file in files], self._piece_lines(files, which)))
+
+    def _piece_lines(self, files: np.ndarray, which: np.ndarray) -> list[Stretch]:
+        quote = self._quoting.quote
+        while True:
+            exact = {file for file in files.tolist() if quote is not None and self._is_exact(file)}
+            found = self._pieces.read(
+                files,
+                which,
+                self._quoting,
+                lambda file, piece: self._index.state(self.paths[file], piece) if file in exact else None,
+            )
+            odd = {
+                file
+                for file, lines in zip(files.tolist(), found, strict=True)
+                if quote is not None and file not in exact and (lines.error or lines.has(quote))
+            }
+            if not odd:
+                break
+            self._quoted.update(odd)
+        for lines in found:
+            if lines.error is not None:
+                self._on_error.bad(lines.error)
+        return [self._body(lines) if piece == 0 else lines for piece, lines in zip(which, found, strict=True)]
+
+    def _is_exact(self, file: int) -> bool:
+        """Whether quotes are counted from the start of a file, because it has some."""
+        return self.plan.quotes or file in self._quoted
+
     def fingerprint(self) -> str:
-        digest = hashlib.sha256(repr((self.shape, self.options, self.plan.range_nbytes)).encode())
+        cut = (self.plan.range_nbytes, self.plan.piece_nbytes)
+        digest = hashlib.sha256(repr((self.shape, self.options, cut)).encode())
         for path in self.paths:
             digest.update(f"{path}\0{storage.stamp(path)}\n".encode())
         return digest.hexdigest()[:32]
@@ -123,25 +163,28 @@ class CsvSource:
     def open(self, unit: int, part: int = 0) -> Iterator[Block]:
         """The blocks of a unit: one for a range, as many as it takes for a compressed file."""
         file, which = self._locate(unit)
-        self._check_header(file)
         path = self.paths[file]
-        kind = csv_infer.compression_of(path)
+        kind = packing(path, self.options.dialect)
+        with self._unchanged.reading(file, path):
+            self._check_header(file)
         if kind is None:
             if part == 0:
                 yield self._range(file, which)
             return
         nbytes, quoting = self.plan.range_nbytes, self._quoting
-        with csv_infer.open_decompressed(path, kind) as stream:
+        with open_text(path, kind, quoting) as stream:
             try:
                 found = stream_lines(path, stream, nbytes, quoting, self.options.max_line)
                 if part == 0:
                     yield from blocks_from(islice(found, 1), 0, lambda lines: self._streamed(file, self._body(lines)))
                 yield from blocks_from(found, part, lambda lines: self._streamed(file, lines))
-            except (OSError, pa.ArrowInvalid) as error:
+                self._unchanged.check(file, path)
+            except (OSError, pa.ArrowInvalid, UnicodeError) as error:
+                self._unchanged.check(file, path)
                 self._on_error.bad(BadData(path, f"the {kind} stream is damaged or cut short ({error})"))
 
     def _streamed(self, file: int, lines: Stretch) -> Block:
-        return self._block(file, lines, streamed=True)
+        return self._block(lines, Spans.one(self.paths[file], lines), streamed=True)
 
     def _locate(self, unit: int) -> tuple[int, int]:
         if not 0 <= unit < self.num_units():
@@ -156,17 +199,19 @@ class CsvSource:
 
     def _range(self, file: int, which: int) -> Block:
         """One range. Quotes are counted from the start of the file only where there are any."""
-        exact = self._quoting.quote is not None and (self.plan.quotes or file in self._quoted)
+        exact = self._quoting.quote is not None and self._is_exact(file)
         lines = self._lines(file, which, exact)
         if not exact and (lines.has(self._quoting.quote) or (lines.error and self._quoting.quote is not None)):
             self._quoted.add(file)
             lines = self._lines(file, which, exact=True)
-        return self._block(file, self._body(lines) if which == 0 else lines)
+        self._unchanged.check(file, self.paths[file])
+        lines = self._body(lines) if which == 0 else lines
+        return self._block(lines, Spans.one(self.paths[file], lines))
 
     def _lines(self, file: int, which: int, exact: bool) -> Stretch:
         path, nbytes = self.paths[file], self.plan.range_nbytes
         quoting = self._quoting if exact else Quoting(self._quoting.delimiter, None)
-        state = self._index.state(path, which) if exact else OUTSIDE
+        state = self._index.state(path, which * nbytes // self.plan.piece_nbytes) if exact else OUTSIDE
         cutter = Cutter(path, int(self.plan.sizes[file]), quoting, self.options.max_line)
         return cutter.read(which * nbytes, (which + 1) * nbytes, state)
 
@@ -176,29 +221,34 @@ class CsvSource:
             return lines
         return lines.after(self.options.dialect.first_line(lines.text)[1])
 
-    def _block(self, file: int, lines: Stretch, streamed: bool = False) -> Block:
-        path, plan, dialect = self.paths[file], self.plan, self.options.dialect
+    def _block(self, lines: Stretch, spans: Spans, streamed: bool = False) -> Block:
+        plan, dialect = self.plan, self.options.dialect
         quote = None if dialect.quote is None else ord(dialect.quote)
         quoted = lines.has(quote)
         if lines.error is not None:
             self._on_error.bad(lines.error)
         if plan.layout is not None and not quoted:
             parsed = csv_kernel.parse(lines.text, plan.layout)
-            if parsed is not None:
-                return self._numbers(parsed, origin_of(path, lines, None, self._quoting, streamed))
+            if parsed is not None and not self._rounded(parsed):
+                return self._numbers(parsed, origin_of(spans, None, self._quoting, streamed))
+        if plan.layout is not None:
+            fell_back("CSV", "a block with quotes, or cells that are not plain numbers, went through PyArrow")
         rows = Parser(dialect, plan.names, plan.types).parse(lines.text, quoted)
         if rows.bad:
-            self._report(path, lines, rows, streamed)
-        origin = origin_of(path, lines, rows.numbers, self._quoting, streamed)
+            self._report(lines, spans, rows, streamed)
+        origin = origin_of(spans, rows.numbers, self._quoting, streamed)
         return plan.shape.block(rows.table, origin, self._on_error)
 
-    def _report(self, path: str, lines: Stretch, rows: Rows, streamed: bool) -> None:
+    def _report(self, lines: Stretch, spans: Spans, rows: Rows, streamed: bool) -> None:
         starts = row_offsets(lines.text, self._quoting)
         what = "decompressed byte" if streamed else "byte"
         for row, reason in rows.bad:
             # PyArrow takes a lone carriage return for a line's end: it may count more rows than there are lines.
             place = int(starts[min(row, len(starts) - 1)]) if len(starts) else 0
-            self._on_error.bad(BadData(f"{path}, {what} {lines.offset + place}", reason))
+            path, byte = spans.place(place)
+            # The line costs a look at all the text before it: for the one error that ends a run, not for thousands.
+            line = f" (line {line_number(path, byte)})" if self._on_error.mode == "raise" and not streamed else ""
+            self._on_error.bad(BadData(f"{path}, {what} {byte}{line}", reason))
 
     def _numbers(self, parsed: csv_kernel.Parsed, origin: Origin) -> Block:
         """The kernel's arrays under the names of the block's columns."""
@@ -208,6 +258,14 @@ class CsvSource:
             at = self.plan.names.index(spec.sources[0])
             columns[spec.name] = parsed.column(layout.kinds[at], layout.slots[at])
         return Block(columns, self.plan.schema.tree, origin)
+
+    def _rounded(self, parsed: csv_kernel.Parsed) -> bool:
+        """Whether integers with missing values, which are floats, may have lost digits: PyArrow finds out which."""
+        nullable = self.plan.shape.nullable or ()
+        layout = self.plan.layout
+        at = [self.plan.names.index(name) for name in nullable if name in self.plan.types]
+        slots = [layout.slots[i] for i in at if layout is not None and layout.kinds[i] == csv_kernel.FLOAT]
+        return any(bool((np.abs(parsed.floats[slot]) >= EXACT).any()) for slot in slots)
 
     def _check_header(self, file: int) -> None:
         """Every file must have the columns of the first, in its order: ranges behind the header rely on it."""
@@ -226,149 +284,28 @@ class CsvSource:
         self._same_header.add(file)
 
 
-def origin_of(path: str, lines: Stretch, numbers: np.ndarray | None, quoting: Quoting, streamed: bool) -> Origin:
-    """Tells where a row is. A range is read once more for that, so that blocks need not keep their text."""
-    offset, length = lines.offset, lines.stop - lines.start
+def origin_of(spans: Spans, numbers: np.ndarray | None, quoting: Quoting, streamed: bool) -> Origin:
+    """Tells where a row is. The text is read once more for that, so that blocks need not keep it."""
 
     def origin(row: int) -> str:
         row = row if numbers is None else int(numbers[row])
         if streamed:
-            return f"{path}, row {row} after decompressed byte {offset}"
-        starts = row_offsets(storage.read_range(path, offset, length), quoting)
-        return f"{path}, byte {offset + int(starts[row])}" if row < len(starts) else f"{path}, byte {offset}"
+            return f"{spans.paths[0]}, row {row} after decompressed byte {int(spans.offsets[0])}"
+        starts = row_offsets(spans.again(), quoting)
+        path, byte = spans.place(int(starts[row]) if row < len(starts) else 0)
+        return f"{path}, byte {byte}"
 
     return origin
 
 
 def read_head(path: str, options: CsvOptions) -> bytes:
     """The first bytes of a file, enough for its header."""
-    kind = csv_infer.compression_of(path)
+    kind = packing(path, options.dialect)
     if kind is not None:
-        return csv_infer.read_some(path, kind, HEADER_NBYTES).removeprefix(BOM)
+        return csv_infer.read_some(path, kind, HEADER_NBYTES, options.dialect).removeprefix(BOM)
     nbytes = HEADER_NBYTES
     while True:
         head = storage.read_range(path, 0, nbytes)
         if b"\n" in head or len(head) < nbytes or nbytes > options.max_line:
             return head.removeprefix(BOM)
         nbytes *= 4
-
-
-def make_plan(paths: Sequence[str], shape: TableShape, options: CsvOptions) -> CsvPlan:
-    """Sample the files and settle names, types, categories and ranges."""
-    fixed = {n: t for n, t in options.dtypes.items() if t != "category"}
-    asked = _asked(options)
-    found = csv_infer.infer(paths, options.dialect, options.names, fixed, asked)
-    for name in options.dtypes:
-        if name not in found.names:
-            raise NotFound(f"dtypes= names column {name!r}. {paths[0]} has: {', '.join(found.names)}.")
-    categories = _categories(found, options)
-    shape = replace(shape, categories={**shape.categories, **categories}, nullable=frozenset())
-    types = _wanted(found, shape, fixed, paths[0])
-    wide = frozenset(n for n, t in types.items() if pt.is_boolean(t) and n in found.with_nulls)
-    shape = replace(shape, nullable=wide)
-    arrow = pa.schema(list(types.items()))
-    schema = shape.schema(arrow, paths[0])
-    specs, _ = shape.specs(arrow, paths[0])
-    growth = _growth(found, schema)
-    # At least four bytes: a byte order mark and what follows it must lie in one range.
-    nbytes = max(4, options.range_nbytes or max(64_000, int(RANGE_NBYTES / max(1.0, growth))))
-    sizes = np.fromiter(map(storage.file_size, paths), np.int64, len(paths))
-    plain = np.fromiter((csv_infer.compression_of(path) is None for path in paths), np.bool_, len(paths))
-    counts = np.where(plain, np.maximum(1, -(-sizes // nbytes)), 1)
-    first = np.concatenate([[0], np.cumsum(counts)])
-    layout = kernel_layout(found.names, types, shape, specs, options) if options.kernel else None
-    return CsvPlan(found.names, types, shape, schema, found.quotes, nbytes, growth, first, sizes, layout, specs)
-
-
-def _growth(found: csv_infer.Findings, schema: Schema) -> float:
-    """Bytes of a block for each byte of text."""
-    if not found.text_nbytes or not found.rows:
-        return 1.0
-    row = schema.row_nbytes if schema.fixed else found.row_nbytes / found.rows
-    return float(row * found.rows / found.text_nbytes)
-
-
-def _asked(options: CsvOptions) -> list[str] | None:
-    """Columns whose categories the samples decide; None for all that are text."""
-    if options.categories == "infer":
-        return None
-    given = options.categories if isinstance(options.categories, Mapping) else {}
-    named = [name for name, kind in options.dtypes.items() if kind == "category" and name not in given]
-    return named + [name for name, values in given.items() if isinstance(values, str) and values == "infer"]
-
-
-def _categories(found: csv_infer.Findings, options: CsvOptions) -> dict[str, list[Any]]:
-    """The values of each category column: as given, or those in the samples, sorted."""
-    asked: dict[str, Any] = dict.fromkeys(_asked(options) or [], "infer")
-    if options.categories == "infer":
-        asked |= {
-            n: "infer"
-            for n in found.names
-            if pt.is_string(found.types[n]) and options.dtypes.get(n, "category") == "category"
-        }
-    elif isinstance(options.categories, Mapping):
-        asked |= options.categories
-    elif options.categories is not None:
-        raise InvalidInput(f"categories= must be 'infer' or a dict of lists, not {options.categories!r}.")
-    for name in asked:
-        if name not in found.names:
-            raise NotFound(f"categories= names column {name!r}. There are: {', '.join(found.names)}.")
-    return {n: found.values.get(n, []) if isinstance(v, str) else list(v) for n, v in asked.items()}
-
-
-def _wanted(
-    found: csv_infer.Findings, shape: TableShape, fixed: Mapping[str, Any], path: str
-) -> dict[str, pa.DataType]:
-    """The types of the columns to read: integers with missing values are floats, features are parsed as the matrix."""
-    types = dict(found.types)
-    for name, kind in types.items():
-        if pt.is_integer(kind) and name in found.with_nulls and name not in fixed and shape.fill is None:
-            types[name] = pa.float64()
-    needed = shape.columns_needed
-    specs, _ = shape.specs(pa.schema(list(types.items())), path)
-    for spec in specs:
-        floating = spec.dtype is not None and spec.dtype.kind == "f" and spec.dtype.itemsize in (4, 8)
-        for name in spec.sources:
-            number = pt.is_integer(types[name]) or pt.is_floating(types[name])
-            if floating and number and name not in fixed and name not in shape.categories:
-                types[name] = pa.from_numpy_dtype(spec.dtype)
-    return types if needed is None else {name: types[name] for name in needed}
-
-
-def kernel_layout(
-    names: Sequence[str],
-    types: Mapping[str, pa.DataType],
-    shape: TableShape,
-    specs: Sequence[Spec],
-    options: CsvOptions,
-) -> csv_kernel.Layout | None:
-    """Where the kernel puts each column, or None if a wanted column is not a plain number."""
-    if shape.fill is not None or shape.categories or options.dialect.delimiter in "+-.0123456789eE \t"[:-1]:
-        return None
-    kinds, slots = [csv_kernel.SKIP] * len(names), [0] * len(names)
-    counts = {csv_kernel.MATRIX: 0, csv_kernel.FLOAT: 0, csv_kernel.INTEGER: 0}
-    dtype: Any = np.dtype(np.float32)
-    for spec in specs:
-        if spec.matrix and (counts[csv_kernel.MATRIX] or str(spec.dtype) not in ("float32", "float64")):
-            return None
-        dtype = spec.dtype if spec.matrix else dtype
-        for name in spec.sources:
-            kind = _kernel_kind(spec, types[name])
-            at = names.index(name)
-            if kind is None or kinds[at] != csv_kernel.SKIP:
-                return None
-            kinds[at], slots[at] = kind, counts[kind]
-            counts[kind] += 1
-    return csv_kernel.Layout(
-        tuple(kinds), tuple(slots), options.dialect.delimiter, options.dialect.null_values, np.dtype(dtype)
-    )
-
-
-def _kernel_kind(spec: Spec, kind: pa.DataType) -> int | None:
-    if spec.matrix:
-        return csv_kernel.MATRIX if kind == pa.from_numpy_dtype(spec.dtype) else None
-    if spec.dtype is not None and kind != pa.from_numpy_dtype(spec.dtype):
-        return None
-    if kind == pa.float64():
-        return csv_kernel.FLOAT
-    return csv_kernel.INTEGER if kind == pa.int64() else None

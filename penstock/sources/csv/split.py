@@ -2,7 +2,7 @@
 
 Covers: quotes and newlines in a piece of text, the quote state at the start of every range of a file, and cutting a
 range or a decompressed stream into whole lines.
-Does not cover: what the lines mean (csv_parse.py).
+Does not cover: what the lines mean (arrow.py).
 
 A range owns the lines that start inside it. Whether a range starts inside a quoted field depends on every quote before
 it, so files that have quotes are scanned once, piece by piece, and one byte per range is kept.
@@ -17,9 +17,9 @@ from typing import BinaryIO
 
 import numpy as np
 
-from penstock.core.errors import BadData
+from penstock.core.errors import BadData, FileChanged
 from penstock.core.sizes import size
-from penstock.sources import storage
+from penstock.sources.storage import files as storage
 
 OUTSIDE, INSIDE, CLOSED = 0, 1, 2
 """Between quotes or not; CLOSED is outside, right behind a closing quote, where one more quote is an escaped one."""
@@ -154,6 +154,11 @@ class Cutter:
         """The lines that start between two offsets; `state` is the quote state at `begin`."""
         lead = 1 if begin else 0
         data = storage.read_range(self.path, begin - lead, min(end, self.size_nbytes) - begin + lead + TAIL_NBYTES)
+        return self.cut(data, begin, end, state)
+
+    def cut(self, data: bytes, begin: int, end: int, state: int) -> Stretch:
+        """As `read`, of bytes that are there: those from `begin` on, and the one before it unless that is 0."""
+        lead = 1 if begin else 0
         base, first = begin - lead, 0
         if begin == 0 and data[:3] == BOM:
             data, base = data[3:], 3
@@ -172,7 +177,10 @@ class Cutter:
             if base + len(data) - end > self.max_line:
                 return self._too_long(data, base, first)
             tail *= 2
-            data += storage.read_range(self.path, base + len(data), min(tail, self.max_line))
+            more = storage.read_range(self.path, base + len(data), min(tail, self.max_line))
+            if not more:
+                raise FileChanged(self.path, f"it had {self.size_nbytes} bytes and ends after {base + len(data)} now")
+            data += more
             ends = self._ends(data, lead, state)
 
     def _ends(self, data: bytes, lead: int, state: int) -> np.ndarray | None:
@@ -196,6 +204,17 @@ def _next_newline(data: bytes, ends: np.ndarray | None, at: int) -> int:
         return data.find(b"\n", max(at, 0))
     which = int(np.searchsorted(ends, at))
     return int(ends[which]) if which < len(ends) else -1
+
+
+def line_number(path: str, offset: int) -> int:
+    """The line of a plain file in which a byte lies, as editors count them."""
+    count, at = 1, 0
+    while at < offset:
+        piece = storage.read_range(path, at, min(PIECE_NBYTES, offset - at))
+        if not piece:
+            break
+        count, at = count + piece.count(b"\n"), at + len(piece)
+    return count
 
 
 def too_long(path: str, offset: int, max_line: int) -> BadData:

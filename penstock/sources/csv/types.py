@@ -1,15 +1,16 @@
 """Column names and types of CSV files, from samples of their start, middle and end.
 
 Covers: the header, sampling, agreeing on a type over samples, and the types that users name.
-Does not cover: parsing rows for training (csv_parse.py).
+Does not cover: parsing rows for training (arrow.py).
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, BinaryIO, cast
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,26 +19,17 @@ import pyarrow.csv as pacsv
 import pyarrow.types as pt
 
 from penstock.core.errors import BadData, InvalidInput
-from penstock.sources import storage
-from penstock.sources.csv_parse import FALSE_VALUES, TRUE_VALUES, Dialect, encoding_of
-from penstock.sources.csv_split import BOM, INSIDE, NEWLINE, OUTSIDE
+from penstock.sources.csv.arrow import FALSE_VALUES, TRUE_VALUES, UTF8, Dialect, encoding_of
+from penstock.sources.csv.long_integers import LONG, exact_type, too_long
+from penstock.sources.csv.short_rows import padded
+from penstock.sources.csv.split import BOM, INSIDE, NEWLINE, OUTSIDE
+from penstock.sources.csv.text_stream import open_text, packing
+from penstock.sources.storage import files as storage
 
 SAMPLE_NBYTES = 256_000
 """Text per sample: three places in up to three files make 2.3 MB."""
 
-_COMPRESSION = {".gz": "gzip", ".gzip": "gzip", ".bz2": "bz2", ".zst": "zstd", ".zstd": "zstd", ".lz4": "lz4"}
 _WORDS = {"str": pa.string(), "text": pa.string(), "string": pa.string(), "bytes": pa.binary(), "date": pa.date32()}
-
-
-def compression_of(path: str) -> str | None:
-    """How a file is compressed, from its name."""
-    return next((kind for suffix, kind in _COMPRESSION.items() if path.lower().endswith(suffix)), None)
-
-
-def open_decompressed(path: str, kind: str) -> BinaryIO:
-    """A compressed file as a stream of text, decompressed as it is read."""
-    raw = pa.PythonFile(storage.open_file(path)) if storage.is_remote(path) else pa.OSFile(storage.local_path(path))
-    return cast(BinaryIO, pa.CompressedInputStream(raw, kind))
 
 
 def arrow_type(name: str, given: Any) -> pa.DataType:
@@ -71,6 +63,8 @@ class Findings:
     rows: int = 0
     row_nbytes: float = 0.0
     last: pa.Table | None = None
+    negative: set[str] = field(default_factory=set)
+    """Columns of integers of which some are below zero."""
 
 
 def infer(
@@ -92,7 +86,10 @@ def infer(
             if start and dialect.header:
                 text = text[dialect.first_line(text)[1] :]
             if text.strip():
-                _look(text, start, dialect, fixed, found)
+                try:
+                    _look(text, start, dialect, fixed, found)
+                except ValueError as error:
+                    raise BadData(paths[number], str(error)) from error
                 _collect(found, categories)
     if found is None:
         raise BadData(paths[0], "the file is empty: there is no header and no row")
@@ -113,23 +110,36 @@ def header_names(path: str, text: bytes, dialect: Dialect) -> list[str]:
         raise BadData(path, f"its first line cannot be read: {told}") from error
     if not cells:
         raise BadData(path, "the file is empty: there is no header and no row")
+    _refuse_odd_start(path, text, dialect)
     if not dialect.header:
         return [f"c{i}" for i in range(len(cells))]
-    names: list[str] = []
+    names: dict[str, None] = {}
     for cell in cells:
         name, count = cell, 0
         while name in names:
             count += 1
             name = f"{cell}.{count}"
-        names.append(name)
-    return names
+        names[name] = None
+    return list(names)
+
+
+def _refuse_odd_start(path: str, text: bytes, dialect: Dialect) -> None:
+    """Raise for a first line that cannot be one, with what it looks like."""
+    if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or text[:1000].count(b"\0") * 3 > len(text[:1000]):
+        raise BadData(path, "it looks like UTF-16, not UTF-8. Give encoding='utf-16'")
+    first = text[: dialect.first_line(text)[1]]
+    if dialect.header and encoding_of(first) != UTF8:  # names would be made up
+        raise BadData(path, "its first line is not UTF-8. Give encoding=, such as 'latin-1' or 'cp1252'")
+    line = np.frombuffer(first, np.uint8)
+    if len(line) and dialect.quoting.toggles(line, OUTSIDE, NEWLINE)[1] == INSIDE:
+        raise BadData(path, "a quote in its first line is never closed. Give quote=None if quotes are plain text")
 
 
 def samples(path: str, dialect: Dialect) -> Iterator[tuple[bytes, bool]]:
     """Pieces of text from start, middle and end, and whether the piece begins the file."""
-    kind = compression_of(path)
+    kind = packing(path, dialect)
     if kind is not None:
-        head = read_some(path, kind, SAMPLE_NBYTES)
+        head = read_some(path, kind, SAMPLE_NBYTES, dialect)
         yield _whole_lines(head.removeprefix(BOM), dialect, len(head) < SAMPLE_NBYTES), True
         return
     total = storage.file_size(path)
@@ -141,14 +151,14 @@ def samples(path: str, dialect: Dialect) -> Iterator[tuple[bytes, bool]]:
     yield storage.read_range(path, total - SAMPLE_NBYTES, SAMPLE_NBYTES), False
 
 
-def read_some(path: str, kind: str, nbytes: int) -> bytes:
-    """The first bytes of a compressed file. One that breaks off gives what it has: reading it will tell."""
+def read_some(path: str, kind: Any, nbytes: int, dialect: Dialect) -> bytes:
+    """The first bytes of a packed file, its first line whole. One that breaks off gives what it has."""
     head = b""
-    with open_decompressed(path, kind) as stream:
+    with open_text(path, kind, dialect.quoting) as stream:
         try:
-            while len(head) < nbytes and (piece := stream.read(min(16_384, nbytes - len(head)))):
+            while (len(head) < nbytes or b"\n" not in head) and (piece := stream.read(16_384)):
                 head += piece
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             if not head:
                 raise BadData(path, f"is not a {kind} file, or damaged at its start ({error})") from error
     return head
@@ -179,6 +189,10 @@ def _look(text: bytes, start: bool, dialect: Dialect, fixed: Mapping[str, Any], 
         if column.null_count:
             found.with_nulls.add(name)
         found.types[name] = agree(found.types.get(name, pa.null()), column.type)
+        if pt.is_signed_integer(column.type) and (pc.min(column).as_py() or 0) < 0:
+            found.negative.add(name)
+        if pt.is_uint64(found.types[name]) and name in found.negative:
+            raise ValueError(too_long(name, 2**63))
     found.last = table
 
 
@@ -200,14 +214,35 @@ def _cut(text: bytes, dialect: Dialect, state: int) -> bytes:
 
 
 def _read(text: bytes, dialect: Dialect, names: Sequence[str], fixed: Mapping[str, Any]) -> tuple[pa.Table, int, int]:
-    """A sample with the types PyArrow sees in it, and the number of lines that do not have all columns."""
+    """A sample with the types PyArrow sees in it, and the number of lines that do not have all columns.
+
+    Whole numbers too long for int64 are not floats: ValueError if no type can hold a column of them.
+    """
     bad: list[int] = []
+    lacking: dict[int, int] = {}
 
     def misfit(row: Any) -> str:
         bad.append(row.number)
+        if dialect.pad and row.actual_columns < row.expected_columns:
+            lacking[row.number - 1] = row.expected_columns - row.actual_columns
         return "skip"
 
-    table = pacsv.read_csv(
+    types = {name: pa.binary() for name in fixed if name in names}
+    table = _parsed(text, dialect, names, types, misfit)
+    if lacking:
+        return _read(padded(text, dialect.quoting, lacking), replace(dialect, pad=False), names, fixed)
+    floats = [name for name in names if table.schema.field(name).type == pa.float64()] if LONG.search(text) else []
+    if floats:
+        cells = _parsed(text, dialect, names, {**types, **dict.fromkeys(floats, pa.string())}, lambda row: "skip")
+        kinds = {name: exact_type(name, cells.column(name)) for name in floats}
+        whole = {name: kind for name, kind in kinds.items() if pt.is_integer(kind)}
+        if whole:
+            table = _parsed(text, dialect, names, {**types, **whole}, lambda row: "skip")
+    return table, len(bad), len(text)
+
+
+def _parsed(text: bytes, dialect: Dialect, names: Sequence[str], types: Mapping[str, pa.DataType], misfit: Any) -> Any:
+    return pacsv.read_csv(
         pa.py_buffer(text),
         read_options=pacsv.ReadOptions(
             use_threads=False, column_names=list(names), block_size=len(text) + 1, encoding=encoding_of(text)
@@ -219,7 +254,7 @@ def _read(text: bytes, dialect: Dialect, names: Sequence[str], fixed: Mapping[st
             invalid_row_handler=misfit,
         ),
         convert_options=pacsv.ConvertOptions(
-            column_types={name: pa.binary() for name in fixed if name in names},
+            column_types=types,
             null_values=list(dialect.null_values),
             true_values=list(TRUE_VALUES),
             false_values=list(FALSE_VALUES),
@@ -227,7 +262,6 @@ def _read(text: bytes, dialect: Dialect, names: Sequence[str], fixed: Mapping[st
             strings_can_be_null=True,
         ),
     )
-    return table, len(bad), len(text)
 
 
 def agree(left: pa.DataType, right: pa.DataType) -> pa.DataType:
@@ -241,8 +275,10 @@ def agree(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     if pt.is_null(right):
         return left
     kinds = {str(left), str(right)}
-    if kinds == {"int64", "double"}:
+    if kinds in ({"int64", "double"}, {"uint64", "double"}):
         return pa.float64()
+    if kinds == {"int64", "uint64"}:
+        return pa.uint64()
     if all(pt.is_timestamp(kind) or pt.is_date(kind) for kind in (left, right)):
         zones = {kind.tz for kind in (left, right) if pt.is_timestamp(kind)}
         units = {kind.unit for kind in (left, right) if pt.is_timestamp(kind)}

@@ -1,7 +1,7 @@
 """Rows of HDF5 datasets read by address: the library finds the chunks once, then only preads and inflates remain.
 
 Covers: chunk addresses, reading row ranges and single rows past the library's global lock, gzip and byte shuffle.
-Does not cover: text and exotic layouts (read by the library in sources/hdf5.py), which rows to read when.
+Does not cover: text and exotic layouts (read by the library in source.py), which rows to read when.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 
 from penstock.core.errors import BadData
 from penstock.memory.buffers import empty
-from penstock.sources import storage
-from penstock.sources.hdf5_survey import DEFLATE, SHUFFLE, Dataset5, opened, reason
+from penstock.sources.hdf5.survey import DEFLATE, SHUFFLE, Dataset5, opened, reason
+from penstock.sources.storage import files as storage
 
 
 class Addresses:
@@ -65,12 +65,16 @@ def _chunk_addresses(node: Any, fact: Dataset5) -> Addresses:
     def visit(info: Any) -> None:
         cell = 0
         for start, c, n in zip(info.chunk_offset, chunk, grid, strict=True):
+            if start % c or start // c >= n:
+                raise ValueError(f"a chunk is said to begin at {info.chunk_offset}, which is no place of the grid")
             cell = cell * n + start // c
         # A mask marks chunks whose filters were left out (incompressible ones): its bits tell which.
         found.append((cell, info.byte_offset, info.size | info.filter_mask << 40))
 
     node.id.chunk_iter(visit)
     table = np.array(sorted(found), np.int64).reshape(-1, 3)
+    if len(np.unique(table[:, 0])) < len(table):
+        raise ValueError("two chunks are said to begin at the same place")
     cells = math.prod(grid)
     dense = len(table) == cells and bool((table[:, 0] == np.arange(cells)).all())
     return Addresses(grid, table[:, 1].copy(), table[:, 2].copy(), None if dense else table[:, 0].copy())

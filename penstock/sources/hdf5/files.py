@@ -1,7 +1,7 @@
 """The HDF5 files of a dataset: a few packed numbers each, and what they have in common once.
 
 Covers: surveying every file, leaving out damaged ones, `Files5`: paths, rows and facts by file number.
-Does not cover: what is in one file (sources/hdf5_survey.py), reading it (sources/hdf5.py).
+Does not cover: what is in one file (survey.py), reading it (source.py).
 
 Files of one dataset have the same columns, so what differs is numbers: rows, where a dataset begins, how it is cut into
 chunks. They stand in one array, a line a file; the rest is a `Dataset5` for each kind of file, of which there are few.
@@ -18,9 +18,10 @@ import numpy as np
 from penstock.core.errors import BadData, SchemaChanged
 from penstock.core.schema import OBJECT
 from penstock.core.source import BLOCK_NBYTES, OnError
-from penstock.sources.hdf5_chunks import RowReader
-from penstock.sources.hdf5_heap import lengths
-from penstock.sources.hdf5_survey import Dataset5, survey
+from penstock.sources.hdf5.chunks import RowReader
+from penstock.sources.hdf5.heap import lengths
+from penstock.sources.hdf5.survey import Dataset5, survey
+from penstock.sources.storage.unchanged import Unchanged
 
 Facts = Mapping[str, Dataset5]
 
@@ -36,8 +37,8 @@ _HEAD = 3
 class Files5(Sequence[tuple[str, Facts]]):
     """The files that can be read, each as its path and facts."""
 
-    def __init__(self, paths: Sequence[str], kinds: Sequence[Facts], lines: np.ndarray) -> None:
-        self.paths, self._kinds, self._lines = paths, list(kinds), lines
+    def __init__(self, paths: Sequence[str], kinds: Sequence[Facts], lines: np.ndarray, unchanged: Unchanged) -> None:
+        self.paths, self._kinds, self._lines, self._unchanged = paths, list(kinds), lines, unchanged
         self._facts: dict[int, Facts] = {}
 
     def __len__(self) -> int:
@@ -49,6 +50,11 @@ class Files5(Sequence[tuple[str, Facts]]):
     def path(self, file: int) -> str:
         """The path of a file."""
         return self.paths[int(self._lines[file, 0])]
+
+    def check(self, file: int) -> None:
+        """Raise `FileChanged` if a file is not the one that was surveyed."""
+        number = int(self._lines[file, 0])
+        self._unchanged.check(number, self.paths[number])
 
     @property
     def rows(self) -> np.ndarray:
@@ -105,8 +111,9 @@ def _whole(bare: Dataset5, rows: int, numbers: list[int]) -> Dataset5:
 def survey_all(paths: Sequence[str], wanted: Mapping[str, str], on_error: OnError) -> Files5:
     """Facts of every file. Damaged files go to `on_error`; files that disagree with the first raise `SchemaChanged`."""
     kinds: dict[tuple[Dataset5, ...], int] = {}
-    lines, first, width = array("q"), "", 0
+    lines, first, width, unchanged = array("q"), "", 0, Unchanged(len(paths))
     for number, path in enumerate(paths):
+        unchanged.check(number, path)
         try:
             facts = survey(path, wanted)
         except BadData as error:
@@ -126,7 +133,7 @@ def survey_all(paths: Sequence[str], wanted: Mapping[str, str], on_error: OnErro
     if not kinds:
         raise BadData(paths[0], f"none of {len(paths)} files could be read as HDF5; the last error: {on_error.last}")
     table = np.array(lines, np.int64).reshape(-1, width)
-    return Files5(paths, [dict(zip(wanted, kind, strict=True)) for kind in kinds], table)
+    return Files5(paths, [dict(zip(wanted, kind, strict=True)) for kind in kinds], table, unchanged)
 
 
 def _measured(path: str, fact: Dataset5) -> Dataset5:

@@ -1,7 +1,7 @@
 """Values of open length in HDF5 files, read from the file's global heap without the library.
 
 Covers: records (length, heap address, index), heap collections, text and lists out of them.
-Does not cover: where the records lie (sources/hdf5_chunks.py).
+Does not cover: where the records lie (chunks.py).
 
 The library follows damaged heaps without end (an object of size 0 makes it loop for ever with the lock held), so that a
 flipped bit would hang the process. Here every step is checked against the collection's size.
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from penstock.sources import storage
+from penstock.sources.storage import files as storage
 
 RECORD = np.dtype(
     {"names": ["n", "address", "index"], "formats": ["<u4", "<u8", "<u4"], "offsets": [0, 4, 12], "itemsize": 16}

@@ -1,7 +1,7 @@
 """HDF5 files as a source: rows by address where the file allows it, stretches of chunks otherwise.
 
 Covers: several files as one dataset, units that inflate each chunk once, single rows for an exact shuffle.
-Does not cover: what is in a file (sources/hdf5_survey.py), addresses and filters (sources/hdf5_chunks.py).
+Does not cover: what is in a file (survey.py), addresses and filters (chunks.py).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from penstock.core.errors import BadData
 from penstock.core.schema import OBJECT, Schema
 from penstock.core.source import BLOCK_NBYTES, OnError
 from penstock.core.tree import Tree
-from penstock.sources import storage
-from penstock.sources.hdf5_chunks import RowReader, read_pieces
-from penstock.sources.hdf5_files import Files5
-from penstock.sources.hdf5_heap import lengths, read_values
-from penstock.sources.hdf5_survey import Dataset5, open_h5, reason
+from penstock.sources.hdf5.chunks import RowReader, read_pieces
+from penstock.sources.hdf5.files import Files5
+from penstock.sources.hdf5.heap import lengths, read_values
+from penstock.sources.hdf5.survey import Dataset5, open_h5, reason
+from penstock.sources.storage import files as storage
 
 OPEN_LIBRARY_FILES = 16
 
@@ -128,8 +128,10 @@ class Hdf5Rows(_Hdf5):
         for file in np.unique(files):
             mine = files[begins] == file
             runs = list(zip(begins[mine].tolist(), ends[mine].tolist(), strict=True))
+            self.files.check(int(file))
             for column, array in out.items():
                 self._fetch_runs(int(file), column, inside, runs, array)
+            self.files.check(int(file))
         return rows, out
 
     def _fetch_runs(
@@ -147,14 +149,12 @@ class Hdf5Rows(_Hdf5):
     def decode(self, fetched: tuple[np.ndarray, dict[str, np.ndarray]]) -> Block:
         """Bytes in the machine's order; there is nothing else to decode."""
         rows, columns = fetched
-        self.on_error.good(len(rows))
         return Block({n: native(c) for n, c in columns.items()}, self.tree, lambda i: self._place(int(rows[i])))
 
     def decode_into(self, fetched: tuple[np.ndarray, dict[str, np.ndarray]], out: Mapping[str, np.ndarray]) -> None:
         """Copy the rows into the given arrays."""
         for name, column in fetched[1].items():
             np.copyto(out[name], column)
-        self.on_error.good(len(fetched[0]))
 
     def _place(self, row: int) -> str:
         file = int(np.searchsorted(self.starts, row, side="right")) - 1
@@ -199,9 +199,12 @@ class Hdf5Units(_Hdf5):
 
     def _blocks(self, file: int, start: int, stop: int) -> Iterator[Block]:
         path, facts = self.files[file]
+        self.files.check(file)
         try:
             columns = {column: self._read(file, column, fact, start, stop) for column, fact in facts.items()}
+            self.files.check(file)
         except BadData as error:
+            self.files.check(file)
             smaller = damage_step(facts)
             if stop - start > smaller:  # close in on the damage: what lies in other chunks is still good
                 middle = start + max(1, (stop - start) // smaller // 2) * smaller
@@ -210,9 +213,7 @@ class Hdf5Units(_Hdf5):
             self.on_error.bad(BadData(f"{path}, rows {start} to {stop - 1}", error.reason))
             return
         for low, high in cuts(columns, facts):
-            block = self._finished(file, start + low, {name: column[low:high] for name, column in columns.items()})
-            self.on_error.good(len(block))
-            yield block
+            yield self._finished(file, start + low, {name: column[low:high] for name, column in columns.items()})
 
     def _joined(self, file: int, start: int, middle: int, stop: int) -> Iterator[Block]:
         """What is left of a damaged unit, as one block so that it is no more parts than a whole one."""
@@ -221,7 +222,7 @@ class Hdf5Units(_Hdf5):
             yield Block.concat(blocks)
 
     def _finished(self, file: int, start: int, columns: Mapping[str, np.ndarray]) -> Block:
-        """Raw columns as users see them; rows whose text cannot be read are told and left out."""
+        """Raw columns as users see them; rows whose text cannot be read are reported and left out."""
         path, facts = self.files[file]
         bad: dict[int, str] = {}
         done: dict[str, Column] = {}
@@ -240,7 +241,7 @@ class Hdf5Units(_Hdf5):
             return self.reader(file, column).read(start, stop)
         path = self.files.path(file)
         try:
-            return np.asarray(self._library_file(file)[fact.name][start:stop])
+            return read_member(self._library_file(file)[fact.name], fact, start, stop)
         except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
             raise BadData(path, f"{fact.name!r} cannot be read: {reason(error)}") from error
 
@@ -255,6 +256,16 @@ class Hdf5Units(_Hdf5):
                         stream.close()
                 self._library[file] = open_h5(self.files.path(file))
             return self._library[file][0]
+
+
+def read_member(node: Any, fact: Dataset5, start: int, stop: int) -> np.ndarray:
+    """Rows of a dataset, or of one field of its compound type."""
+    if not fact.member:
+        return np.asarray(node[start:stop])
+    found = np.asarray(node.fields(fact.member[0])[start:stop])
+    for part in fact.member[1:]:
+        found = found[part]
+    return np.ascontiguousarray(found)
 
 
 def rows_per_unit(facts: Mapping[str, Dataset5]) -> int:

@@ -1,7 +1,7 @@
 """A column of encoded images inside records: TFRecord features, members of tar files.
 
 Covers: `Pictures`: options of one column, the field it becomes, decoding many into one array or one array each.
-Does not cover: decoding one image (sources/decode.py).
+Does not cover: decoding one image (decode.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock.core.errors import BadData, InvalidInput
 from penstock.core.schema import Field
-from penstock.sources.decode import ImageOptions, decode_image, decode_image_into
+from penstock.sources.images.decode import ImageOptions, decode_image, decode_image_into
 
 UNSIZED_NBYTES = 1_000_000
 """What an image of unknown size counts for when blocks are laid out."""

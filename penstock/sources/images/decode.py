@@ -1,12 +1,12 @@
 """Image bytes to pixels: uint8 arrays of height x width x channels.
 
 Covers: decoding, turning by EXIF, cropping and resizing, straight into a given array.
-Does not cover: reading files (sources/images.py), reading headers (sources/image_header.py).
+Does not cover: reading files (source.py), reading headers (header.py).
 
-JPEG goes through kernels of our own (sources/jpeg) where they can, else through libjpeg-turbo (simplejpeg), to the same
+JPEG goes through kernels of our own (native/jpeg.py) where they can, else through libjpeg-turbo (simplejpeg), to equal
 pixels; both decode into a given buffer without the GIL. PNG, WebP, BMP, GIF (first frame) and TIFF (first page) go
-through OpenCV. Each thread recycles one decode buffer: fresh pages for each
-image cost 1.3 to 1.5 times the whole decode.
+through OpenCV, and what it cannot read through Pillow (pillow.py). Each thread recycles one decode buffer: fresh pages
+for each image cost 1.3 to 1.5 times the whole decode.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from typing import Any, Literal
 import numpy as np
 
 from penstock.core.errors import BadData, InvalidInput, MissingExtra
+from penstock.core.events import fell_back
 from penstock.memory.budget import Lease
 from penstock.memory.buffers import lender
-from penstock.sources.image_header import Header, read_header
-from penstock.sources.jpeg import kernel as own
+from penstock.native import jpeg as own
+from penstock.sources.images import pillow
+from penstock.sources.images.header import Header, png_without_animation, read_header
 
 Mode = Literal["rgb", "bgr", "gray", "rgba"]
 Crop = Literal["center", "pad", "none"]
@@ -39,6 +41,8 @@ SCRATCH_NBYTES = 48_000_000
 _INTERPOLATIONS = {"linear": "INTER_LINEAR", "area": "INTER_AREA", "cubic": "INTER_CUBIC", "nearest": "INTER_NEAREST"}
 # libjpeg repairs these without loss; tf.io.decode_jpeg accepts them too. Web-scale sets are full of them.
 _HARMLESS = ("extraneous bytes before marker", "Invalid SOS parameters")
+_DAMAGE = ("premature end", "bad huffman", "corrupt jpeg data: found marker", "missing eoi")
+"""Words of libjpeg for pixels that are lost: no other decoder has them, and some would make them up."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,8 @@ def _jpeg_pixels(
     if scaled in ((0, 0), size) and own.decode(data, options.mode, options.fast, buffer.reshape(-1), _scratch().get):
         return buffer.reshape(*size, 3)
     simplejpeg = _simplejpeg()
+    if scaled in ((0, 0), size) and options.mode in ("rgb", "bgr"):
+        fell_back("JPEG", "a kind that only libjpeg-turbo reads")
     smaller = scaled if scaled != size else (0, 0)
     asked: dict[str, Any] = {
         "colorspace": options.mode.upper(),
@@ -162,19 +168,34 @@ def _jpeg_pixels(
         # Truncated data may end in the harmless message as well: there must be an end mark behind the pixels.
         if not any(text in reason for text in _HARMLESS) or data.rfind(b"\xff\xd9") < header.data_at:
             break
-    raise BadData(where, f"the JPEG cannot be decoded: {reason}")
+    because = f"the JPEG cannot be decoded: {reason}"
+    lost = any(word in reason.lower() for word in _DAMAGE) or data.rfind(b"\xff\xd9") < header.data_at
+    if lost or scaled not in ((0, 0), size):
+        raise BadData(where, because)
+    fell_back("JPEG", "a kind that only Pillow reads")
+    # libjpeg-turbo's front is strict about markers and subsampling that others read: they decide.
+    found = pillow.pixels(data, header, options.mode, where, because)
+    flat = buffer.reshape(-1)[: found.size]
+    flat[...] = found.reshape(-1)
+    return flat.reshape(*size, options.channels)
 
 
 def _other_pixels(data: bytes, header: Header, options: ImageOptions, where: str) -> np.ndarray:
     cv2 = _cv2()
     flags = {"rgb": cv2.IMREAD_COLOR_RGB, "bgr": cv2.IMREAD_COLOR_BGR, "gray": cv2.IMREAD_GRAYSCALE}.get(options.mode)
     wanted = cv2.IMREAD_UNCHANGED if flags is None else flags | cv2.IMREAD_IGNORE_ORIENTATION
+    if pillow.is_pillows(data, header):
+        return pillow.pixels(data, header, options.mode, where, f"OpenCV does not read this kind of {header.kind}")
+    data = png_without_animation(data) if header.kind == "PNG" else data
+    because = f"the {header.kind} is damaged, cut short or of a kind that is not supported"
     try:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), wanted)
     except cv2.error as error:
-        raise BadData(where, f"the {header.kind} cannot be decoded: {error.err or error}") from None
+        pixels, because = None, f"the {header.kind} cannot be decoded: {error.err or error}"
     if pixels is None:
-        raise BadData(where, f"the {header.kind} is damaged, cut short or of a kind that is not supported")
+        if header.kind not in ("TIFF", "GIF", "BMP"):  # of these OpenCV has all kinds: what it refuses is damaged
+            raise BadData(where, because)
+        return pillow.pixels(data, header, options.mode, where, because)
     return pixels if flags is not None else _to_rgba(pixels, header, where)
 
 
@@ -311,13 +332,6 @@ def scratch_nbytes() -> int:
     """Bytes that the decode buffers of all threads hold now; a thread's are freed when it ends."""
     with _all_lock:
         return sum(scratch.nbytes for scratch in _all)
-
-
-def clear_scratch() -> None:
-    """Let go of all threads' decode buffers, for when memory is short; the next image takes a new one."""
-    with _all_lock:
-        for scratch in _all:
-            scratch.clear()
 
 
 @functools.cache

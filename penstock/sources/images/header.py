@@ -1,17 +1,20 @@
 """What an image's first bytes say: its format, its size and how it is to be turned.
 
 Covers: JPEG, PNG, WebP, BMP, GIF and TIFF headers, and the orientation that EXIF asks for.
-Does not cover: decoding pixels (sources/decode.py).
+Does not cover: decoding pixels (decode.py).
 
 It is read before anything is allocated: a header may claim 60,000 x 60,000 pixels in a file of 40 bytes.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 
 _EXIF = b"Exif\0\0"
+_XMP = b"http://ns.adobe.com/xap/1.0/\0"
+_XMP_ORIENTATION = re.compile(rb"tiff:Orientation(?:=[\"']|>)([1-8])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ def _name(magic: bytes) -> str:
 
 
 def _jpeg(data: bytes) -> Header:
-    orientation, at = 1, 2
+    exif, xmp, at = b"", b"", 2
     while True:
         at = data.find(b"\xff", at)
         if at < 0:
@@ -67,16 +70,18 @@ def _jpeg(data: bytes) -> Header:
             raise ValueError("the JPEG has no size before its pixels")
         length = data[at + 2] << 8 | data[at + 3]
         if marker == 0xE1 and data[at + 4 : at + 10] == _EXIF:
-            orientation = exif_orientation(data[at + 10 : at + 2 + length])
+            exif = data[at + 10 : at + 2 + length]
+        elif marker == 0xE1 and data.startswith(_XMP, at + 4):
+            xmp = data[at + 4 + len(_XMP) : at + 2 + length]
         elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             height, width = struct.unpack_from(">HH", data, at + 5)
-            return Header("JPEG", height, width, orientation, at + 2 + length)
+            return Header("JPEG", height, width, orientation_of(exif, xmp), at + 2 + length)
         at += 2 + max(2, length)
 
 
 def _png(data: bytes) -> Header:
     width, height = struct.unpack_from(">II", data, 16)
-    at, exif = 8, b""
+    at, exif, xmp = 8, b"", b""
     while at + 8 <= len(data):  # chunks are skipped, not read
         length, kind = struct.unpack_from(">I4s", data, at)
         if kind == b"IEND":
@@ -85,8 +90,24 @@ def _png(data: bytes) -> Header:
             raise ValueError(f"the PNG ends inside a chunk of {length} bytes at offset {at}")
         if kind == b"eXIf":
             exif = data[at + 8 : at + 8 + length]
+        elif kind == b"iTXt" and data.startswith(b"XML:com.adobe.xmp\0", at + 8):
+            xmp = data[at + 8 : at + 8 + length]
         at += 12 + length
-    return Header("PNG", height, width, exif_orientation(exif) if exif else 1)
+    return Header("PNG", height, width, orientation_of(exif, xmp))
+
+
+def png_without_animation(data: bytes) -> bytes:
+    """A PNG whose own image is none of its animation's: without the animation, which decoders would show instead."""
+    first = data.find(b"fcTL"), data.find(b"IDAT")
+    if data.find(b"acTL", 0, max(first[1], 0)) < 0 or 0 <= first[0] < first[1]:
+        return data
+    at, kept = 8, [data[:8]]
+    while at + 12 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, at)
+        if kind not in (b"acTL", b"fcTL", b"fdAT"):
+            kept.append(data[at : at + 12 + length])
+        at += 12 + length
+    return b"".join(kept)
 
 
 def _webp(data: bytes) -> Header:
@@ -96,7 +117,7 @@ def _webp(data: bytes) -> Header:
     if kind == b"VP8X":
         width = 1 + int.from_bytes(data[24:27], "little")
         height = 1 + int.from_bytes(data[27:30], "little")
-        return Header("WebP", height, width, _webp_orientation(data) if data[20] & 0x08 else 1)
+        return Header("WebP", height, width, _webp_orientation(data) if data[20] & 0x0C else 1)
     if kind == b"VP8L":
         bits = struct.unpack_from("<I", data, 21)[0]
         return Header("WebP", 1 + (bits >> 14 & 0x3FFF), 1 + (bits & 0x3FFF))
@@ -105,14 +126,15 @@ def _webp(data: bytes) -> Header:
 
 
 def _webp_orientation(data: bytes) -> int:
-    at = 12
+    at, exif, xmp = 12, b"", b""
     while at + 8 <= len(data):
         kind, length = struct.unpack_from("<4sI", data, at)
         if kind == b"EXIF":
-            exif = data[at + 8 : at + 8 + length]
-            return exif_orientation(exif[6:] if exif.startswith(_EXIF) else exif)
+            exif = data[at + 8 : at + 8 + length].removeprefix(_EXIF)
+        elif kind == b"XMP ":
+            xmp = data[at + 8 : at + 8 + length]
         at += 8 + length + (length & 1)
-    return 1
+    return orientation_of(exif, xmp)
 
 
 def _bmp(data: bytes) -> Header:
@@ -126,6 +148,25 @@ def _bmp(data: bytes) -> Header:
 def _gif(data: bytes) -> Header:
     width, height = struct.unpack_from("<HH", data, 6)
     return Header("GIF", height, width)
+
+
+def gif_is_transparent(data: bytes) -> bool:
+    """Whether the first frame of a GIF has a transparent colour."""
+    flags = data[10] if len(data) > 10 else 0
+    at = 13 + (3 << (flags & 7) + 1 if flags & 0x80 else 0)
+    while at + 4 <= len(data) and data[at] == 0x21:  # extensions stand before the frame
+        if data[at + 1] == 0xF9 and data[at + 3] & 1:
+            return True
+        at += 2
+        while at < len(data) and data[at]:
+            at += 1 + data[at]
+        at += 1
+    return False
+
+
+def tiff_is_plain(data: bytes) -> bool:
+    """Whether a TIFF has one or three channels: no alpha, no inks."""
+    return _tiff_tags(data).get(277, 1) in (1, 3)
 
 
 def _tiff(data: bytes) -> Header:
@@ -158,13 +199,25 @@ def _tiff_tags(data: bytes) -> dict[int, int]:
 
 def exif_orientation(exif: bytes) -> int:
     """The orientation that an EXIF block asks for; 1 (as it is) where the block is damaged or says nothing."""
-    if exif[:2] not in (b"II", b"MM"):
-        return 1
-    try:
-        orientation = _tiff_tags(exif).get(0x0112, 1)
-    except struct.error:
-        return 1
+    orientation = _orientation_tag(exif) or 1
     return orientation if 1 <= orientation <= 8 else 1
+
+
+def orientation_of(exif: bytes, xmp: bytes) -> int:
+    """The orientation that EXIF asks for, or XMP where EXIF says nothing about it."""
+    if exif and _orientation_tag(exif) is not None:
+        return exif_orientation(exif)
+    found = _XMP_ORIENTATION.search(xmp) if xmp else None
+    return int(found[1]) if found else 1
+
+
+def _orientation_tag(exif: bytes) -> int | None:
+    if exif[:2] not in (b"II", b"MM"):
+        return None
+    try:
+        return _tiff_tags(exif).get(0x0112)
+    except struct.error:
+        return None
 
 
 _READERS = (

@@ -1,7 +1,7 @@
 """CSV files that name images and their labels.
 
 Covers: reading such a file in blocks into a packed index, whatever its length.
-Does not cover: tables of training data (sources/csv.py).
+Does not cover: tables of training data (sources/csv/source.py).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from penstock.core.errors import BadData, InvalidInput, NotFound
-from penstock.sources import storage
-from penstock.sources.cache_folder import cache_folder, written
-from penstock.sources.listing import IndexWriter, PathIndex, open_if_current
+from penstock.sources.listing.packed_names import IndexWriter, PathIndex, open_if_current
+from penstock.sources.storage import files as storage
+from penstock.sources.storage.index_folder import cache_folder, written
 
 BLOCK_NBYTES = 4_000_000
 

@@ -1,7 +1,7 @@
 """Image files as rows: every image can be fetched for itself.
 
 Covers: reading files' bytes, decoding them into blocks or batch slots, their labels.
-Does not cover: which files there are (sources/scan.py, sources/manifest.py), pixels (sources/decode.py).
+Does not cover: which files there are (sources/listing/scan.py, manifest.py), pixels (decode.py).
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from penstock.core.errors import BadData, DataError, MapError
 from penstock.core.schema import Field, Schema
 from penstock.core.source import OnError
 from penstock.core.tree import Tree
-from penstock.sources import storage
-from penstock.sources.decode import ImageOptions, decode_image, decode_image_into
-from penstock.sources.listing import PathIndex
+from penstock.sources.images.decode import ImageOptions, decode_image, decode_image_into
+from penstock.sources.listing.packed_names import PathIndex
+from penstock.sources.storage import files as storage
+from penstock.sources.storage.unchanged import Unchanged
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
@@ -60,6 +61,7 @@ class ImageSource:
         self.label_function = label_function
         self._on_error = on_error or OnError()
         self._name = name or files.root
+        self._unchanged = Unchanged(len(files))
 
     @property
     def remote(self) -> bool:
@@ -124,7 +126,11 @@ class ImageSource:
         paths = [self.files.path(int(row)) for row in rows]
         # No image of max_pixels is larger than 16 bits in four channels, uncompressed, plus its notes.
         limit = self.options.max_pixels * 8 + 16_000_000
-        return FetchedImages(rows, storage.read_files(paths, limit_nbytes=limit))
+        data = storage.read_files(paths, limit_nbytes=limit)
+        for row, path, read in zip(rows.tolist(), paths, data, strict=True):
+            if isinstance(read, bytes) and not storage.is_remote(path):  # a store's files are read whole or not at all
+                self._unchanged.check(row, path)
+        return FetchedImages(rows, data)
 
     def decode(self, fetched: FetchedImages) -> Block:
         """Rows in the order fetched; damaged ones go to `on_error` and are left out."""
@@ -145,7 +151,6 @@ class ImageSource:
                 self._on_error.bad(error)
                 continue
             kept.append(i)
-        self._on_error.good(len(kept))
         rows = fetched.rows[kept]
         columns: dict[str, Any] = {"image": images[: len(kept)]}
         if self.labelled:
@@ -159,7 +164,6 @@ class ImageSource:
             decode_image_into(_bytes(fetched.data[i], where), slot, self.options, where=where)
         if self.labelled:
             out["label"][:] = self._labels(fetched.rows)
-        self._on_error.good(len(fetched.rows))
 
     def _labels(self, rows: np.ndarray) -> np.ndarray:
         if self.label_function is None:

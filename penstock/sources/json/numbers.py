@@ -1,9 +1,10 @@
 """JSON lines of plain numbers, straight into row-major arrays.
 
-Covers: when the compiled kernel can read a file's objects, and calling it; compiling it in the background.
-Does not cover: everything else that JSON can hold (json_parse.py), the compiled code (json_numba.py).
+Covers: when the kernel (native/json.py) can read a file's objects, and calling it.
+Does not cover: everything else that JSON can hold (parse.py).
 
-It reads objects whose keys are those of the samples in the same order, and hands back a stretch as soon as one is not.
+It reads objects whose keys are those of the samples in the same order, each with a plain number, and hands a stretch to
+PyArrow as soon as one is not.
 """
 
 from __future__ import annotations
@@ -16,28 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from penstock.memory.buffers import empty
-from penstock.memory.limits import current_limit
-from penstock.sources.compile_background import Kernel
-from penstock.sources.csv_kernel import FLOAT, INTEGER, MATRIX, SKIP, Layout, Parsed
-from penstock.sources.json_parse import count_newlines
-from penstock.sources.table import Spec, TableShape
-
-ROOMY_NBYTES = 600_000_000
-"""A limit below which PyArrow reads: the compiler alone would take a good part of it."""
-
-
-class JsonKernel(Kernel):
-    """The compiled parser of this process."""
-
-    def make(self, dtype: np.dtype[Any]) -> Any:
-        from penstock.sources.json_numba import compiled
-
-        return compiled(dtype)
-
-
-kernel = JsonKernel()
-"""One per process: compiled code is shared by all sources."""
+from penstock.native import json as kernel
+from penstock.native.csv import count_byte
+from penstock.sources.csv.numbers import FLOAT, INTEGER, MATRIX, SKIP, Layout, Parsed, room_for
+from penstock.sources.tables.blocks import Spec, TableShape
 
 
 @dataclass(frozen=True)
@@ -51,7 +34,7 @@ class Objects:
 
 def objects_of(fields: Sequence[pa.Field], shape: TableShape, specs: Sequence[Spec]) -> Objects | None:
     """How the kernel reads these fields, or None if they are not all plain numbers under plain names."""
-    if shape.fill is not None or shape.categories or not fields or current_limit().nbytes < ROOMY_NBYTES:
+    if shape.fill is not None or shape.categories or not fields:
         return None
     for field in fields:
         plain = field.name.isascii() and field.name.isprintable() and not set('"\\') & set(field.name)
@@ -80,18 +63,12 @@ def objects_of(fields: Sequence[pa.Field], shape: TableShape, specs: Sequence[Sp
     return Objects(Layout(tuple(kinds), tuple(slots), ",", (), np.dtype(dtype)), b"".join(keys), ends)
 
 
-def parse(text: memoryview, objects: Objects, wait: bool = False) -> Parsed | None:
-    """Parse whole lines, or None when the kernel is not compiled yet or the lines are not for it."""
-    layout = objects.layout
-    run = kernel.get(layout.dtype, wait)
-    data = np.frombuffer(text, np.uint8)
-    if run is None or not len(data):
+def parse(text: memoryview, objects: Objects) -> Parsed | None:
+    """Parse whole lines, or None when they are not for the kernel."""
+    layout, data = objects.layout, np.frombuffer(text, np.uint8)
+    if not len(data):
         return None
-    rows = count_newlines(text) + 1
-    matrix = empty((rows, layout.count(MATRIX)), layout.dtype)
-    floats = empty((layout.count(FLOAT), rows), np.float64)
-    integers = empty((layout.count(INTEGER), rows), np.int64)
-    keys = np.frombuffer(objects.keys, np.uint8), np.array(objects.ends, np.int64)
+    out = room_for(count_byte(data, ord("\n")) + 1, layout)
     plan = np.array([layout.kinds, layout.slots], np.int64)
-    done = int(run(data, keys, plan, (matrix, floats, integers)))
-    return None if done < 0 else Parsed(matrix[:done], floats[:, :done], integers[:, :done])
+    why, rows = kernel.read_rows(data, objects.keys, np.array(objects.ends[1:], np.int64), plan, out)
+    return None if why != kernel.DONE else Parsed(out.matrix[:rows], out.floats[:, :rows], out.integers[:, :rows])

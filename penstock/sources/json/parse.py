@@ -1,11 +1,12 @@
 """JSON lines to Arrow tables, and finding the lines that do not parse.
 
 Covers: one type for each field over samples, nested fields by dotted names, parsing a piece with exact blame.
-Does not cover: cutting files into pieces (sources/text_lines.py), blocks (sources/json.py).
+Does not cover: cutting files into pieces (sources/text/lines.py), blocks (source.py).
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,8 +17,9 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 import pyarrow.types as pt
 
+from penstock.core.arrow_numbers import no_rows
 from penstock.core.errors import NotFound
-from penstock.sources.text_lines import line_starts
+from penstock.sources.text.lines import line_starts
 
 PIECE_NBYTES = 1 << 18
 
@@ -116,11 +118,24 @@ def flat(table: pa.Table, wanted: Sequence[str]) -> pa.Table:
     return pa.table(arrays, names=list(wanted))
 
 
-def read(text: bytes | memoryview, schema: pa.Schema | None) -> pa.Table:
-    """A piece in one go; with a schema other fields are skipped. Raises ArrowInvalid."""
+ANY_START = re.compile(rb"(?:\A|\n)[ \t\r]*[^{ \t\r\n]")
+"""A line that does not begin as an object does."""
+
+
+def only_objects(text: bytes | memoryview) -> bool:
+    """Whether every line that is not blank begins an object: Arrow ends the process where the first is `null`."""
+    whole = bytes(text)
+    objects = whole.count(b"\n{") + whole.startswith(b"{")
+    return objects == whole.count(b"\n") + (not whole.endswith(b"\n")) or ANY_START.search(whole) is None
+
+
+def read(text: bytes | memoryview, schema: pa.Schema | None, others: str = "ignore") -> pa.Table:
+    """A piece in one go; with a schema, `others` says whether to "ignore" other fields or "error". ArrowInvalid."""
+    if not only_objects(text):
+        raise pa.ArrowInvalid("the line is not a JSON object")
     if schema is None:
         bytes(text).decode("utf-8")  # inferred names are not checked by the parser
-    behaviour = "infer" if schema is None else "ignore"
+    behaviour = "infer" if schema is None else others
     table = pj.read_json(
         pa.BufferReader(pa.py_buffer(text)),
         read_options=pj.ReadOptions(use_threads=False, block_size=max(16, len(text) + 1)),
@@ -130,12 +145,12 @@ def read(text: bytes | memoryview, schema: pa.Schema | None) -> pa.Table:
     return table
 
 
-def parse(text: memoryview, schema: pa.Schema) -> tuple[pa.Table, np.ndarray | None, list[Bad]]:
+def parse(text: memoryview, schema: pa.Schema, others: str = "ignore") -> tuple[pa.Table, np.ndarray | None, list[Bad]]:
     """The rows, the starts of their lines if some were left out, and the lines left out."""
     if not bytes(text[: 1 << 16]).strip() and not bytes(text).strip():
-        return schema.empty_table(), None, []
+        return no_rows(schema), None, []
     try:
-        table = read(text, schema)
+        table = read(text, schema, others)
     except (pa.ArrowException, UnicodeDecodeError):
         table = None
     # Parsed as one document, an object may span lines or share one; a row must be a line.
@@ -146,8 +161,8 @@ def parse(text: memoryview, schema: pa.Schema) -> tuple[pa.Table, np.ndarray | N
     good: list[pa.Table] = []
     kept: list[np.ndarray] = []
     bad: list[Bad] = []
-    _halves(text, starts, ends, schema, (good, kept, bad))
-    table = pa.concat_tables(good) if good else schema.empty_table()
+    _halves(text, (starts, ends), (schema, others), (good, kept, bad))
+    table = pa.concat_tables(good) if good else no_rows(schema)
     return table, np.concatenate(kept) if kept else np.empty(0, np.int64), bad
 
 
@@ -163,18 +178,38 @@ def count_newlines(text: memoryview) -> int:
     return sum(bytes(text[at : at + PIECE_NBYTES]).count(b"\n") for at in range(0, len(text), PIECE_NBYTES))
 
 
+def _unexpected(line: bytes, schema: pa.Schema) -> str:
+    """The first field of a line that a schema does not have."""
+
+    def first(found: Any, kinds: Any, prefix: str) -> str:
+        known = {field.name: field.type for field in kinds}
+        for name, value in found.items():
+            if name not in known:
+                return prefix + str(name)
+            if isinstance(value, dict) and pt.is_struct(known[name]):
+                inner = first(value, known[name], f"{prefix}{name}.")
+                if inner:
+                    return inner
+        return ""
+
+    try:
+        return first(json.loads(line), schema, "")
+    except ValueError:  # Arrow stopped at the field, and what stands behind it is no JSON at all
+        return ""
+
+
 def _halves(
     text: memoryview,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    schema: pa.Schema,
+    lines: tuple[np.ndarray, np.ndarray],
+    asked: tuple[pa.Schema, str],
     out: tuple[list[pa.Table], list[np.ndarray], list[Bad]],
 ) -> None:
     """Close in on the lines that do not parse: what parses whole is kept whole."""
+    starts, ends = lines
     if not len(starts):
         return
     try:
-        table = read(text[int(starts[0]) : int(ends[-1])], schema)
+        table = read(text[int(starts[0]) : int(ends[-1])], *asked)
         if table.num_rows == len(starts):
             out[0].append(table)
             out[1].append(starts)
@@ -182,9 +217,12 @@ def _halves(
         reason = f"the line holds {table.num_rows} objects" if len(starts) == 1 else ""
     except (pa.ArrowException, UnicodeDecodeError) as error:
         reason = str(error).replace(" in row 0", "").removeprefix("JSON parse error: ")
+        if len(starts) == 1 and reason == "unexpected field":
+            field = _unexpected(bytes(text[int(starts[0]) : int(ends[-1])]), asked[0])
+            reason = f"unexpected field {field!r}" if field else "the line is not JSON"
     if len(starts) == 1:
         out[2].append((int(starts[0]), reason))
         return
     middle = len(starts) // 2
-    _halves(text, starts[:middle], ends[:middle], schema, out)
-    _halves(text, starts[middle:], ends[middle:], schema, out)
+    _halves(text, (starts[:middle], ends[:middle]), asked, out)
+    _halves(text, (starts[middle:], ends[middle:]), asked, out)

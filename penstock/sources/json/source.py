@@ -1,29 +1,36 @@
 """JSON lines as a source: byte ranges parsed by Arrow, one thread each.
 
 Covers: types from samples of the files, units and blocks, blame for lines that do not fit.
-Does not cover: parsing (json_parse.py), cutting files (text_lines.py), the shape of samples (table.py).
+Does not cover: parsing (parse.py), cutting files (sources/text/lines.py), the shape of samples (table.py).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 
+from penstock.core.arrow_numbers import no_rows
 from penstock.core.block import Block, Column, Origin
 from penstock.core.errors import BadData, SchemaChanged
+from penstock.core.events import fell_back
 from penstock.core.schema import Schema
 from penstock.core.source import OnError, blocks_from
-from penstock.sources import json_numbers, json_parse, storage
-from penstock.sources.csv_infer import compression_of, open_decompressed
-from penstock.sources.csv_kernel import Parsed
-from penstock.sources.csv_split import BOM, Stretch
-from penstock.sources.json_numbers import Objects, objects_of
-from penstock.sources.table import Spec, TableShape
-from penstock.sources.text_lines import LineFiles, line_starts, where
+from penstock.sources.csv.numbers import Parsed
+from penstock.sources.csv.split import BOM, Stretch
+from penstock.sources.json import numbers as json_numbers
+from penstock.sources.json import parse as json_parse
+from penstock.sources.json import values
+from penstock.sources.json.numbers import Objects, objects_of
+from penstock.sources.storage import files as storage
+from penstock.sources.storage.compression import compression_of, open_decompressed
+from penstock.sources.tables.blocks import Spec, TableShape
+from penstock.sources.text.lines import LineFiles, line_starts, where
+from penstock.sources.text.scattered import Spans
 
 SAMPLE_NBYTES = 256_000
 SAMPLED_FILES = 3
@@ -37,6 +44,7 @@ class JsonPlan:
     arrow: pa.Schema
     flat: pa.Schema
     schema: Schema
+    shape: TableShape
     specs: tuple[Spec, ...] = ()
     fields: tuple[str, ...] = ()
     objects: Objects | None = None
@@ -68,20 +76,25 @@ class JsonSource:
         """Names and types: a few small reads, at first use."""
         with self._lock:
             if self._plan is None:
-                fields = sampled_fields(self.files, self.types)
+                fields, mixed = sampled_fields(self.files, self.types)
+                self._refuse_mixed(mixed)
                 every = [name for name, _ in json_parse.leaves(fields)]
                 names = self.shape.columns_needed or list(dict.fromkeys([*every, *self.types]))
                 arrow = json_parse.chosen_schema(fields, names, self.types)
-                flat = json_parse.flat(arrow.empty_table(), names).schema
+                flat = json_parse.flat(no_rows(arrow), names).schema
                 specs, _ = self.shape.specs(flat, self.label)
+                missing = sampled_missing(self.files, arrow, names)
+                shape = replace(self.shape, nullable=missing)
                 self._plan = JsonPlan(
+                    shape=shape,
                     names=tuple(names),
                     arrow=arrow,
                     flat=flat,
-                    schema=self.shape.schema(flat, self.label),
+                    schema=shape.schema(flat, self.label),
                     specs=tuple(specs),
                     fields=tuple(field.name for field in fields),
-                    objects=None if self.types else objects_of(fields, self.shape, specs),
+                    # A kernel of plain numbers gives integers where some are missing elsewhere.
+                    objects=None if self.types or missing else objects_of(fields, self.shape, specs),
                 )
             return self._plan
 
@@ -105,22 +118,46 @@ class JsonSource:
         """The unit's blocks; one may be empty, so that parts keep their numbers."""
         yield from blocks_from(self.files.stretches(unit), part, self._block)
 
-    def _block(self, piece: tuple[str, Stretch]) -> Block:
-        plan, (path, lines) = self.plan(), piece
+    def num_pieces(self) -> int:
+        return 0 if self.files.pieces is None else len(self.files.pieces)
+
+    def pieces_per_block(self) -> int:
+        return self.files.pieces_per_block()
+
+    def pieces_nbytes(self, count: int) -> int:
+        """As for a unit of as much text."""
+        assert self.files.pieces is not None
+        return 5 * count * self.files.pieces.nbytes + 200_000
+
+    def decoded_nbytes(self) -> int:
+        """By the rows of the first sample where they have one size, else as much as the text."""
+        schema, text = self.schema(), self.files.text_nbytes_of_all()
+        _, head = next(_samples(self.files, 0), (0, b""))
+        lines = max(1, head.count(b"\n"))
+        return int(text * schema.row_nbytes * lines / max(1, len(head))) if schema.fixed and head else text
+
+    def read_pieces(self, pieces: np.ndarray) -> Block:
+        """Lines of scattered pieces, parsed in one call."""
+        spans, lines, errors = self.files.scattered(pieces)
+        for error in errors:
+            self.on_error.bad(self.files.too_long(error))
+        return self._block((spans, lines))
+
+    def _block(self, piece: tuple[Spans, Stretch]) -> Block:
+        plan, (spans, lines) = self.plan(), piece
         if lines.error is not None:
             self.on_error.bad(self.files.too_long(lines.error))
         parsed = None if plan.objects is None else json_numbers.parse(lines.text, plan.objects)
         if parsed is not None:
-            block = self._numbers(parsed, _origin(path, lines.offset, lines.stop - lines.start, None))
-            self.on_error.good(len(block))
-            return block
-        table, kept, bad = json_parse.parse(lines.text, plan.arrow)
+            return self._numbers(parsed, _origin(spans, None))
+        # Where all fields are read, one that no sample had may not vanish.
+        others = "error" if self.shape.columns_needed is None else "ignore"
+        if plan.objects is not None:
+            fell_back("JSON lines", "a block of objects that the kernel does not read went through PyArrow")
+        table, kept, bad = json_parse.parse(lines.text, plan.arrow, others)
         for start, reason in bad:
-            self.on_error.bad(BadData(where(path, lines.offset + start), f"{reason}{self._remedy(reason)}"))
-        origin = _origin(path, lines.offset, lines.stop - lines.start, kept)
-        block = self.shape.block(json_parse.flat(table, plan.names), origin, self.on_error)
-        self.on_error.good(len(block))
-        return block
+            self.on_error.bad(BadData(where(*spans.place(start)), f"{reason}{self._remedy(reason)}"))
+        return plan.shape.block(json_parse.flat(table, plan.names), _origin(spans, kept), self.on_error)
 
     def _numbers(self, parsed: Parsed, origin: Origin) -> Block:
         """The kernel's arrays under the names of the block's columns."""
@@ -133,7 +170,20 @@ class JsonSource:
             columns[spec.name] = parsed.column(layout.kinds[at], layout.slots[at])
         return Block(columns, plan.schema.tree, origin)
 
+    def _refuse_mixed(self, mixed: Mapping[str, str]) -> None:
+        """Raise for fields that are wanted and have no type."""
+        wanted = self.shape.columns_needed
+        for name, reason in mixed.items():
+            asked = wanted is None or any(f"{n}.".startswith(f"{name}.") for n in wanted)
+            if asked and not any(f"{n}.".startswith(f"{name}.") for n in self.types):
+                raise SchemaChanged(
+                    f"{self.label}: field {name!r} has no single type: {reason}. "
+                    f"Leave it out with columns=, or give it dtypes=."
+                )
+
     def _remedy(self, reason: str) -> str:
+        if "unexpected field" in reason:
+            return ". No sample of the files has it: name the fields to read with columns=, or give it dtypes="
         if "changed from" in reason or "convert" in reason:
             return ". Types come from samples of the files: give the field a wider one with dtypes=, or on_error='skip'"
         return ""
@@ -146,41 +196,56 @@ class JsonSource:
         self._lock = threading.Lock()
 
 
-def _origin(path: str, offset: int, nbytes: int, kept: np.ndarray | None) -> Origin:
-    """Tells where a row is; a plain range is read once more for that, so that blocks need not keep their text."""
+def _origin(spans: Spans, kept: np.ndarray | None) -> Origin:
+    """Tells where a row is; plain text is read once more for that, so that blocks need not keep it."""
 
     def origin(row: int) -> str:
         if kept is not None:
-            return where(path, offset + int(kept[row]))
-        if compression_of(path) is not None:
-            return f"{where(path, offset)}, line {row} from there"
-        starts = line_starts(storage.read_range(path, offset, nbytes), blank=False)
-        return where(path, offset + int(starts[row]) if row < len(starts) else offset)
+            return where(*spans.place(int(kept[row])))
+        if compression_of(spans.paths[0]) is not None:
+            return f"{where(*spans.place(0))}, line {row} from there"
+        starts = line_starts(spans.again(), blank=False)
+        return where(*spans.place(int(starts[row]) if row < len(starts) else 0))
 
     return origin
 
 
-def sampled_fields(files: LineFiles, types: Mapping[str, pa.DataType]) -> list[pa.Field]:
-    """Fields and types that hold all samples: start, middle and end of up to three files."""
+def _chosen(files: LineFiles) -> list[int]:
+    """The files that are sampled."""
     count = len(files.paths)
-    chosen = sorted({0, count // 2, count - 1})[:SAMPLED_FILES]
+    return sorted({0, count // 2, count - 1})[:SAMPLED_FILES]
+
+
+def sampled_missing(files: LineFiles, arrow: pa.Schema, names: Sequence[str]) -> frozenset[str]:
+    """Integers and booleans that are missing in some row of the samples."""
+    found: set[str] = set()
+    for file in _chosen(files):
+        for _, text in _samples(files, file):
+            table = json_parse.flat(json_parse.parse(memoryview(text), arrow)[0], names)
+            for name, column in zip(names, table.columns, strict=True):
+                if column.null_count and (pt.is_integer(column.type) or pt.is_boolean(column.type)):
+                    found.add(name)
+    return frozenset(found)
+
+
+def sampled_fields(files: LineFiles, types: Mapping[str, pa.DataType]) -> tuple[list[pa.Field], dict[str, str]]:
+    """Fields and types that hold all samples (start, middle and end of up to three files), and fields without one."""
     fields: list[pa.Field] = []
+    mixed: dict[str, str] = {}
     wrong: BadData | None = None
-    for file in chosen:
+    for file in _chosen(files):
         for place, text in _samples(files, file):
-            table, error = _look(text)
+            found, error = _look(text, mixed)
             if error is not None:
                 wrong = wrong or BadData(where(files.paths[file], place + error[0]), error[1])
-            if table is None:
-                continue
-            merged = json_parse.merge_fields(fields, [*table.schema])
+            merged = json_parse.merge_fields(fields, found)
             if merged is None:
-                fields = _settle(fields, [*table.schema], types, files.paths[file])
+                fields = _settle(fields, found, types, files.paths[file])
             else:
                 fields = merged
-    if not fields and wrong is not None:
+    if not fields and not mixed and wrong is not None:
         raise wrong
-    return [pa.field(f.name, json_parse.settled(f.type)) for f in fields]
+    return [pa.field(f.name, json_parse.settled(f.type)) for f in fields], mixed
 
 
 def _settle(
@@ -208,9 +273,11 @@ def _samples(files: LineFiles, file: int) -> Iterator[tuple[int, bytes]]:
         with open_decompressed(path, kind) as stream:
             try:
                 head = stream.read(SAMPLE_NBYTES)
+                if b"\n" not in head and len(head) == SAMPLE_NBYTES:  # the first line is longer than a sample
+                    head += stream.read(files.max_line)
             except (OSError, pa.ArrowException):
                 return  # reading will meet the damage again, and report it
-        yield 0, _refuse_array(path, _whole(head, len(head) < SAMPLE_NBYTES))
+        yield 0, _refuse_array(path, _whole(head, b"\n" not in head or len(head) < SAMPLE_NBYTES))
         return
     places = sorted({0, max(0, nbytes // 2 - SAMPLE_NBYTES // 2), max(0, nbytes - SAMPLE_NBYTES)})
     for place in places:
@@ -242,8 +309,8 @@ def _refuse_array(path: str, text: bytes) -> bytes:
     return text.removeprefix(BOM)
 
 
-def _look(text: bytes) -> tuple[pa.Table | None, json_parse.Bad | None]:
-    """What a sample's lines look like; lines that do not parse are left aside, the first is told."""
+def _look(text: bytes, mixed: dict[str, str]) -> tuple[list[pa.Field], json_parse.Bad | None]:
+    """Fields of a sample's lines; those without a type go to `mixed`. The first line that is not JSON is reported."""
     starts = line_starts(text, blank=False)
     ends = np.append(starts[1:], len(text))
     todo = [(0, len(starts))] if len(starts) else []
@@ -252,16 +319,32 @@ def _look(text: bytes) -> tuple[pa.Table | None, json_parse.Bad | None]:
     while todo:  # halves of what does not parse whole, first lines first
         low, high = todo.pop()
         try:
-            table = json_parse.read(text[int(starts[low]) : int(ends[high - 1])], None)
-            reason = "" if table.num_rows == high - low else f"the line holds {table.num_rows} objects"
-        except (pa.ArrowException, UnicodeDecodeError) as error:
-            reason = str(error)
-        if not reason:
+            found = _inferred(text[int(starts[low]) : int(ends[high - 1])], high - low, mixed)
             # Lines that disagree with those before them are judged when they are read, with their place.
-            fields = json_parse.merge_fields(fields, [*table.schema]) or fields
-        elif high - low > 1:
-            middle = (low + high) // 2
-            todo += [(middle, high), (low, middle)]
-        else:
-            bad = bad or (int(starts[low]), reason)
-    return (pa.schema(fields).empty_table() if fields else None), bad
+            fields = json_parse.merge_fields(fields, found) or fields
+        except (pa.ArrowException, ValueError) as error:
+            if high - low > 1:
+                middle = (low + high) // 2
+                todo += [(middle, high), (low, middle)]
+            else:
+                bad = bad or (int(starts[low]), str(error))
+    return fields, bad
+
+
+def _inferred(text: bytes, rows: int, mixed: dict[str, str]) -> list[pa.Field]:
+    """Fields of some lines, as Arrow sees them; one line that it refuses is judged by its values."""
+    by_value = values.DEEP.search(text) is not None or values.LONG.search(text) is not None
+    if rows > 1 and by_value:
+        raise ValueError("to be judged line by line")
+    try:
+        if not by_value:
+            table = json_parse.read(text, None)
+            if table.num_rows != rows:
+                raise ValueError(f"the line holds {table.num_rows} objects")
+            return [*table.schema]
+    except (pa.ArrowException, UnicodeDecodeError):
+        if rows > 1:
+            raise
+    judged = values.judge(text)
+    mixed.update(judged.mixed)
+    return judged.fields

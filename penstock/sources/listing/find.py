@@ -1,7 +1,7 @@
 """The files of a dataset that is made of shards: every name found, in a fixed order, none of them held for long.
 
 Covers: folders, globs and single files, local and remote; packing many names into an index on disk.
-Does not cover: labels and lists that are kept between runs (sources/scan.py), reading files (sources/storage.py).
+Does not cover: labels and lists that are kept between runs (scan.py), reading files (sources/storage/files.py).
 
 Names go from the listing through a sorter that spills to disk into a mapped index. A million names of shards would be
 100 MB of Python strings, in each process that reads them.
@@ -20,10 +20,11 @@ from contextlib import contextmanager
 import numpy as np
 
 from penstock.core.errors import InvalidInput, NotFound
-from penstock.sources import remote, remote_glob, remote_walk
-from penstock.sources.cache_folder import cache_folder, clear_old, partial
-from penstock.sources.listing import IndexWriter, PathIndex
-from penstock.sources.name_sorter import NameSorter, chunks
+from penstock.sources.listing import remote_glob, remote_walk
+from penstock.sources.listing.packed_names import IndexWriter, PathIndex
+from penstock.sources.listing.sorter import NameSorter, chunks
+from penstock.sources.storage import remote
+from penstock.sources.storage.index_folder import cache_folder, clear_old, partial
 
 HELD = 4096
 """Names that are simply a list; more are packed."""

@@ -1,7 +1,7 @@
 """The packed list of a dataset's files: names on disk, a few bytes a sample in memory.
 
 Covers: writing, opening and asking the index of names and labels.
-Does not cover: finding the files (sources/scan.py), reading them (sources/images.py).
+Does not cover: finding the files (scan.py), reading them (sources/images/source.py).
 
 Names are kept in runs of 1,024, each padded to its longest name, so that row i is found by arithmetic: no offset, no
 Python object and no search a sample. The file is mapped, never read whole:
@@ -12,7 +12,6 @@ Python object and no search a sample. The file is mapped, never read whole:
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import mmap
 import os
@@ -135,7 +134,7 @@ def _footer(buffer: mmap.mmap | bytes) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Watch:
+class FolderTimes:
     """Folders (relative to the root) whose times tell whether a list is still true."""
 
     names: Sequence[bytes] = ()
@@ -202,7 +201,7 @@ class IndexWriter:
         *,
         root: str,
         classes: Sequence[str] = (),
-        watch: Watch | None = None,
+        watch: FolderTimes | None = None,
         labels: np.ndarray | None = None,
     ) -> str:
         """Write the arrays and the footer; the digest of what there is to tell.
@@ -221,13 +220,13 @@ class IndexWriter:
         digest = self._digest.hexdigest()  # before the watched times: the same files are the same data
         footer = {
             "rows": self.rows, "root": root, "classes": list(classes), "digest": digest, "begun_s": self._begun_s,
-            "offsets": offsets, "widths": widths, "labels": kept, "watched": self._write_watch(watch or Watch()),
+            "offsets": offsets, "widths": widths, "labels": kept, "watched": self._write_watch(watch or FolderTimes()),
         }  # fmt: skip
         text = json.dumps(footer).encode()
         self._file.write(text + len(text).to_bytes(8, "little") + MAGIC)
         return digest
 
-    def _write_watch(self, watch: Watch) -> list[int]:
+    def _write_watch(self, watch: FolderTimes) -> list[int]:
         blob = np.frombuffer(b"\0".join(watch.names), np.uint8)
         start = self._write(blob)
         stop = self._at
@@ -261,14 +260,3 @@ def open_if_current(path: str) -> PathIndex | None:
         return None
     os.utime(path)  # it is in use: it is not cleared as old
     return index
-
-
-def index_in_memory(
-    names: Sequence[bytes], labels: np.ndarray | None, *, root: str, classes: Sequence[str]
-) -> PathIndex:
-    """A small list, held by value."""
-    file = io.BytesIO()
-    writer = IndexWriter(file)
-    writer.add(np.array(names, dtype=bytes), labels)
-    writer.finish(root=root, classes=classes)
-    return PathIndex(file.getvalue())

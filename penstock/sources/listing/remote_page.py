@@ -1,7 +1,7 @@
 """Links of the page that a web server shows for a folder, found while the page comes in.
 
 Covers: reading a page in pieces, links that lead to something below the folder, retrying where a page breaks off.
-Does not cover: sorting and choosing names, folders below (sources/remote_walk.py).
+Does not cover: sorting and choosing names, folders below (remote_walk.py).
 
 A page of a million links is 100 MB. Of it no more is held than `PIECE_NBYTES` and a link that is not whole yet.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urljoin
 
 from penstock.core.errors import NotFound
-from penstock.sources.remote import filesystem, retried
+from penstock.sources.storage.remote import filesystem, retried
 
 PIECE_NBYTES = 1 << 20
 LONGEST_LINK = 1 << 16

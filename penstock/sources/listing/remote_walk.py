@@ -2,10 +2,10 @@
 
 Covers: names below a remote folder, folder by folder, each sorted, a few thousand at a time; S3 is asked page by page,
 and the folders to come are listed while the one at hand is used. A glob goes only where it may match.
-Does not cover: keeping the names (sources/scan.py, sources/find.py), patterns (sources/remote_glob.py).
+Does not cover: keeping the names (scan.py, find.py), patterns (remote_glob.py).
 
 Nothing here holds more than `AHEAD` folders of `PAGES` pages. The page that a web server shows is read in pieces
-(sources/remote_page.py) and its names are sorted packed, on disk if they are many. Other stores are asked through
+(remote_page.py) and its names are sorted packed, on disk if they are many. Other stores are asked through
 fsspec, which answers with a whole folder at once: there, one folder is the unit.
 """
 
@@ -18,9 +18,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from penstock.sources.name_sorter import NameSorter, chunks
-from penstock.sources.remote import filesystem, retried
-from penstock.sources.remote_page import links
+from penstock.sources.listing.remote_page import links
+from penstock.sources.listing.sorter import NameSorter, chunks
+from penstock.sources.storage.remote import filesystem, retried
 
 AHEAD = 16
 """Folders listed at the same time: at 30 ms a page, 16 give half a million names a second."""

@@ -1,7 +1,7 @@
 """Finding a dataset's files, however many there are, in bounded memory and always in the same order.
 
 Covers: folders, globs, lists and CSV manifests, local and remote, into a packed index.
-Does not cover: the index itself (sources/listing.py), lists of shard files (sources/find.py).
+Does not cover: the index itself (packed_names.py), lists of shard files (find.py).
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.core.errors import InvalidInput, NotFound
-from penstock.sources import remote_walk, storage
-from penstock.sources.cache_folder import cache_folder, clear_old, partial, written
-from penstock.sources.listing import SMALL_NBYTES, IndexWriter, PathIndex, Watch, open_if_current
-from penstock.sources.name_sorter import CHUNK, NameSorter, chunks
-from penstock.sources.remote_glob import Glob, split
+from penstock.sources.listing import remote_walk
+from penstock.sources.listing.packed_names import SMALL_NBYTES, FolderTimes, IndexWriter, PathIndex, open_if_current
+from penstock.sources.listing.remote_glob import Glob, split
+from penstock.sources.listing.sorter import CHUNK, NameSorter, chunks
+from penstock.sources.storage import files as storage
+from penstock.sources.storage.index_folder import cache_folder, clear_old, partial, written
 
 _HIDDEN = b"._"
 
 
 @dataclass(frozen=True)
-class Rules:
+class FileRules:
     """Which files count, and how they are labelled. `classes` fixes the numbering; None takes what is found."""
 
     suffixes: tuple[str, ...]
@@ -35,7 +36,7 @@ class Rules:
     classes: tuple[str, ...] | None = None
 
 
-def list_files(paths: storage.Paths, rules: Rules) -> PathIndex:
+def list_files(paths: storage.Paths, rules: FileRules) -> PathIndex:
     """The index of a folder, a glob, a URL or a list of files; opened if kept from before and still true."""
     if not isinstance(paths, (str, os.PathLike)):
         return list_named(paths, rules)
@@ -54,7 +55,7 @@ def list_files(paths: storage.Paths, rules: Rules) -> PathIndex:
     return _kept(key, rules, lambda writer: _scan_glob(path, (root, folders, pattern), rules, writer))
 
 
-def _kept(key: tuple[str, ...], rules: Rules, scan: Callable[[IndexWriter], None]) -> PathIndex:
+def _kept(key: tuple[str, ...], rules: FileRules, scan: Callable[[IndexWriter], None]) -> PathIndex:
     folder = cache_folder()
     name = hashlib.blake2b(repr((key, rules)).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
     path = os.path.join(folder, f"listing-{name}")
@@ -70,7 +71,7 @@ def _kept(key: tuple[str, ...], rules: Rules, scan: Callable[[IndexWriter], None
 # Folders and globs ---------------------------------------------------------------------------------------------------
 
 
-def _scan_folder(root: str, rules: Rules, writer: IndexWriter) -> None:
+def _scan_folder(root: str, rules: FileRules, writer: IndexWriter) -> None:
     walk = _Walk(root, _name_filter(rules.suffixes), writer, tuple(map(os.fsencode, rules.suffixes)))
     names, folders, status = walk.read(b"")
     by_class = rules.by_folder and bool(folders)
@@ -85,7 +86,7 @@ def _scan_folder(root: str, rules: Rules, writer: IndexWriter) -> None:
     for folder in folders:
         walk.down(folder, (status,), classes.index(os.fsdecode(folder)) if by_class else None)
     _require(writer.rows, f"Folder {root!r}", rules)
-    writer.finish(root=root, classes=classes if by_class else (), watch=Watch(walk.folders, walk.mtimes_ns))
+    writer.finish(root=root, classes=classes if by_class else (), watch=FolderTimes(walk.folders, walk.mtimes_ns))
 
 
 class _Walk:
@@ -159,7 +160,7 @@ def _glob_folders(path: str) -> tuple[str, list[str], str]:
     return root, folders, tail
 
 
-def _scan_glob(path: str, where: tuple[str, list[str], str], rules: Rules, writer: IndexWriter) -> None:
+def _scan_glob(path: str, where: tuple[str, list[str], str], rules: FileRules, writer: IndexWriter) -> None:
     root, folders, pattern = where
     start = r"\A" if pattern.startswith(".") else r"\A(?!\.)"  # as in a shell, "*" does not match hidden files
     walk = _Walk(root, re.compile((start + fnmatch.translate(pattern)).encode("utf-8", "surrogateescape")), writer)
@@ -174,7 +175,7 @@ def _scan_glob(path: str, where: tuple[str, list[str], str], rules: Rules, write
             walk.write(key, names, None)
     if not writer.rows:
         raise NotFound(f"No file matches {path!r}.")
-    watch = Watch(walk.folders, walk.mtimes_ns)
+    watch = FolderTimes(walk.folders, walk.mtimes_ns)
     if not rules.by_folder or len(codes) == 1:  # one folder for all is a place, not a class
         writer.finish(root=root, watch=watch)
         return
@@ -189,7 +190,7 @@ def _name_filter(suffixes: tuple[str, ...]) -> re.Pattern[bytes]:
     return re.compile(rf"^[^._].*(?:{endings})\Z".encode(), re.IGNORECASE | re.DOTALL)
 
 
-def _classes(found: tuple[str, ...], rules: Rules, where: str) -> tuple[str, ...]:
+def _classes(found: tuple[str, ...], rules: FileRules, where: str) -> tuple[str, ...]:
     if rules.classes is None or not found:
         return found
     unknown = [name for name in found if name not in rules.classes]
@@ -200,7 +201,7 @@ def _classes(found: tuple[str, ...], rules: Rules, where: str) -> tuple[str, ...
     return rules.classes
 
 
-def _require(rows: int, what: str, rules: Rules) -> None:
+def _require(rows: int, what: str, rules: FileRules) -> None:
     if not rows:
         ending = f" ending in {', '.join(rules.suffixes)}" if rules.suffixes else ""
         raise NotFound(f"{what} holds no file{ending}.")
@@ -209,12 +210,12 @@ def _require(rows: int, what: str, rules: Rules) -> None:
 # Lists and remote folders --------------------------------------------------------------------------------------------
 
 
-def list_named(paths: Sequence[storage.PathLike], rules: Rules) -> PathIndex:
+def list_named(paths: Sequence[storage.PathLike], rules: FileRules) -> PathIndex:
     """The index of files that were named, in the order given; the folder a file is in gives its class."""
     return _keep_rows(chunks(_named(paths, rules)), rules, root="", where="The list")
 
 
-def _named(paths: Iterable[storage.PathLike], rules: Rules) -> Iterator[str]:
+def _named(paths: Iterable[storage.PathLike], rules: FileRules) -> Iterator[str]:
     for path in paths:
         text = os.fspath(path)
         if text.lower().endswith(rules.suffixes) and not glob.has_magic(text):
@@ -227,7 +228,7 @@ def _absolute(path: str) -> str:
     return path if storage.is_remote(path) else os.path.abspath(storage.local_path(path))
 
 
-def _list_remote(url: str, rules: Rules) -> PathIndex:
+def _list_remote(url: str, rules: FileRules) -> PathIndex:
     pattern = split(url)
     if pattern is not None:
         names = _matching(url, *pattern)
@@ -251,7 +252,7 @@ def _matching(url: str, root: str, choice: Glob) -> Iterator[list[str]]:
 
 def _keep_rows(
     parts: Iterator[list[str]],
-    rules: Rules,
+    rules: FileRules,
     *,
     root: str,
     where: str,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.errors import BadData
-from penstock.sources import storage
+from penstock.sources.storage import files as storage
 
 MAGIC = b"PAR1"
 DEEPEST = 32
@@ -25,6 +25,7 @@ STOP, TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT =
 
 ROW_GROUPS, COLUMNS, META, ROWS = 4, 1, 3, 3
 PATH, DECODED, STORED, STATISTICS, NULLS = 3, 6, 7, 12, 3
+DATA_AT, DICTIONARY_AT, PAGE_DECODED, PAGE_STORED = 9, 11, 2, 3
 """Numbers of the fields that are looked at: of the file, a row group, a column's chunk and its metadata."""
 
 
@@ -36,6 +37,8 @@ class ColumnSizes:
     stored: int
     decoded: int
     nulls: int | None
+    offset: int = 0
+    """Where its first page begins."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,45 @@ def _column(meta: Mapping[int, Any]) -> ColumnSizes:
     stored, decoded = meta[STORED], meta[DECODED]
     if min(stored, decoded) < 0:
         raise ValueError(f"column {name!r} of {min(stored, decoded)} bytes")
-    return ColumnSizes(name, stored, decoded, nulls)
+    offset = min(meta[DATA_AT], meta.get(DICTIONARY_AT) or meta[DATA_AT])
+    return ColumnSizes(name, stored, decoded, nulls, offset)
+
+
+HEADER_NBYTES, SLACK = 4096, 1_000_000
+"""Bytes read for a page's header, and by which writers may be wrong about a column (some leave headers out)."""
+
+
+def largest_page(path: str, column: ColumnSizes) -> int:
+    """Bytes of the largest page of a column, stored and decoded together: a reader holds each page whole.
+
+    The pages' own headers tell, and have to keep what the footer promised: `BadData` if they do not.
+    """
+    at, end, largest, total = column.offset, column.offset + column.stored, 0, 0
+    while at < end:
+        header, nbytes = _page_header(path, at, end)
+        stored, decoded = header.get(PAGE_STORED), header.get(PAGE_DECODED)
+        if not isinstance(stored, int) or not isinstance(decoded, int) or min(stored, decoded) < 0:
+            raise BadData(f"{path}, byte {at}", f"column {column.path!r} has a damaged page")
+        total += nbytes + decoded
+        if total > 2 * column.decoded + SLACK:
+            raise BadData(
+                f"{path}, byte {at}",
+                f"the pages of column {column.path!r} are larger than the {column.decoded} bytes that the footer tells",
+            )
+        largest = max(largest, stored + decoded)
+        at += nbytes + stored
+    return largest
+
+
+def _page_header(path: str, at: int, end: int) -> tuple[dict[int, Any], int]:
+    """A page's header, and its own bytes; one with long statistics takes a second look."""
+    for nbytes in (HEADER_NBYTES, 256 * HEADER_NBYTES):
+        reader = _Reader(storage.read_range(path, at, min(nbytes, end - at)))
+        try:
+            return reader.struct(0), reader.at
+        except (IndexError, ValueError) as error:
+            failure = error
+    raise BadData(f"{path}, byte {at}", f"a page's header is damaged ({failure})") from failure
 
 
 def _list(found: Mapping[int, Any], field: int) -> list[Any]:
@@ -93,6 +134,10 @@ class _Reader:
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
+
+    @property
+    def at(self) -> int:
+        return self._at
 
     def struct(self, depth: int) -> dict[int, Any]:
         """Fields by number."""

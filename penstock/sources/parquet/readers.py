@@ -1,7 +1,7 @@
 """Open Parquet files that wait for their next row group.
 
 Covers: lending a reader to one caller at a time, keeping some of those given back, bounded in bytes.
-Does not cover: which row group is read (sources/parquet.py), facts of all files (sources/parquet_survey.py).
+Does not cover: which row group is read (source.py), facts of all files (survey.py).
 
 A parsed footer takes ten times its stored bytes (measured: 1.1 MB for 40 columns and 32 row groups), and a reader keeps
 its footer. So what is kept counts by that, and does not grow with the number of files.

@@ -1,7 +1,7 @@
 """Parquet files: a unit is a row group, several small ones, or a giant one in slices.
 
 Covers: `ParquetSource`: footers read once and kept packed, projection, filters, giant and tiny row groups, damage.
-Does not cover: how columns become samples (sources/table.py), keeping files open (sources/parquet_readers.py).
+Does not cover: how columns become samples (sources/tables/blocks.py), keeping files open (readers.py).
 """
 
 from __future__ import annotations
@@ -17,16 +17,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pyarrow.types as pt
 
-from penstock.core.arrow_numbers import numbers
+from penstock.core.arrow_numbers import arrow_of, numbers
 from penstock.core.block import Block, Origin
-from penstock.core.errors import BadData, InvalidInput, NotFound, SchemaChanged
+from penstock.core.errors import BadData, InvalidInput, PenstockError, SchemaChanged
 from penstock.core.schema import Schema
 from penstock.core.source import BLOCK_NBYTES, OnError
-from penstock.sources import storage
-from penstock.sources.parquet_readers import Readers
-from penstock.sources.parquet_survey import Survey, opened, survey
-from penstock.sources.table import TableShape, one_batch
+from penstock.sources.parquet.footer import group_sizes, largest_page
+from penstock.sources.parquet.int96 import require_nanoseconds
+from penstock.sources.parquet.readers import Readers
+from penstock.sources.parquet.survey import Survey, opened, survey
+from penstock.sources.storage import files as storage
+from penstock.sources.storage.unchanged import Unchanged
+from penstock.sources.tables.blocks import TableShape, one_batch
 
 STREAM_NBYTES = 1 << 20
 """Buffer for each column of a row group that is read in slices."""
@@ -53,6 +57,9 @@ class ParquetSource:
         self.filters = as_expression(filters)
         self._on_error = on_error if on_error is not None else OnError()
         self._readers = Readers()
+        self._pages: dict[int, int] = {}
+        self._times_checked: set[int] = set()
+        self._unchanged = Unchanged(len(paths))
 
     @property
     def remote(self) -> bool:
@@ -70,6 +77,8 @@ class ParquetSource:
     @cached_property
     def survey(self) -> Survey:
         """Row groups of all files, as packed numbers, and the schema of the first."""
+        for number, path in enumerate(self.paths):
+            self._unchanged.check(number, path)
         return survey(self.paths, self.shape, self.filters, self.block_nbytes, self._on_error)
 
     def schema(self) -> Schema:
@@ -93,8 +102,39 @@ class ParquetSource:
         if self._sliced(unit):
             columns = len(found.arrow.names if found.columns is None else found.columns)
             # Measured on 20 columns: 59 MB at the peak, page buffers and the column decoders' own included.
-            return min(stored, columns * STREAM_NBYTES) + 5 * self.block_nbytes
+            usual = min(stored, columns * STREAM_NBYTES) + 5 * self.block_nbytes
+            row = decoded // max(1, int(found.rows[unit]))
+            return max(usual, self._pages_nbytes(unit) + 4 * row)
         return stored + 2 * decoded
+
+    def _pages_nbytes(self, unit: int) -> int:
+        """The largest page of each column of a giant row group, which lie in memory together; 0 where none is large."""
+        path = self.paths[int(self.survey.file[unit])]
+        if storage.is_remote(path):  # a request for each page would take longer than reading them
+            return 0
+        if unit not in self._pages:
+            try:
+                self._check_pages(unit)
+            except BadData:  # told when the unit is read
+                return 0
+        return self._pages[unit]
+
+    def _check_pages(self, unit: int) -> None:
+        """Walk the pages of a giant row group, once. `BadData` if they break the footer's promises."""
+        if unit in self._pages:
+            return
+        path = self.paths[int(self.survey.file[unit])]
+        group = group_sizes(path)[int(self.survey.group[unit])]
+        named = self.survey.columns
+        wanted = [c for c in group.columns if named is None or c.path.split(".")[0] in named]
+        pages = [largest_page(path, column) for column in wanted]
+        self._pages[unit] = sum(page for page in pages if page > 2 * STREAM_NBYTES)
+
+    def _check_times(self, unit: int, path: str, groups: list[int]) -> None:
+        """Times stored as INT96 are looked at once, before they are read."""
+        if self.survey.int96 and unit not in self._times_checked:
+            require_nanoseconds(path, lambda: opened(path), groups, self.survey.int96)
+            self._times_checked.add(unit)
 
     def one_block(self, unit: int) -> bool:
         return not self._sliced(unit)
@@ -111,19 +151,28 @@ class ParquetSource:
             raise InvalidInput(f"{self.label} has no unit {unit}: there are {self.num_units()}.")
         file, group = int(self.survey.file[unit]), int(self.survey.group[unit])
         groups = list(range(group, group + int(self.survey.count[unit])))
+        self._unchanged.check(file, self.paths[file])
         try:
+            self._check_times(unit, self.paths[file], groups)
             yield from self._blocks(unit, file, groups, part)
-        except (pa.ArrowException, OSError) as error:
-            if isinstance(error, NotFound):
-                raise
+        except BadData as error:
+            self._on_error.bad(error)
+        except (PenstockError, MemoryError):
+            raise
+        except Exception as error:  # Arrow raises what it likes of damaged pages: ValueError, KeyError, Unicode...
+            self._unchanged.check(file, self.paths[file])
             named = f"row group {group}" if len(groups) == 1 else f"row groups {group} to {groups[-1]}"
             self._on_error.bad(BadData(f"{self.paths[file]}, {named}", f"cannot be read ({_first_line(error)})"))
 
     def _blocks(self, unit: int, file: int, groups: list[int], part: int) -> Iterator[Block]:
         if not self._sliced(unit):
             if part == 0:
-                yield self._whole(unit, file, groups)
+                made = [self._whole(unit, file, groups)]
+                self._unchanged.check(file, self.paths[file])
+                yield made.pop()
             return
+        if not storage.is_remote(self.paths[file]):
+            self._check_pages(unit)
         with self._reading(file) as reader:
             rows = self._slice_rows(unit)
             batches = reader.iter_batches(
@@ -132,6 +181,7 @@ class ParquetSource:
             at = 0
             for number, batch in enumerate(batches):
                 if number >= part:
+                    self._unchanged.check(file, self.paths[file])
                     yield self._shaped(pa.Table.from_batches([batch]), self._origin(file, groups[0], at))
                 at += batch.num_rows
 
@@ -158,7 +208,7 @@ class ParquetSource:
             table = table.select(names)
         if self.filters is None:
             return self.shape_bound.block(table, origin, self._on_error)
-        numbered = table.append_column("__row__", pa.array(np.arange(table.num_rows)))
+        numbered = table.append_column("__row__", arrow_of(np.arange(table.num_rows)))
         kept = numbered.filter(self.filters)
         rows = numbers(kept.column("__row__").combine_chunks())
         return self.shape_bound.block(
@@ -209,8 +259,19 @@ def require_same(first: pa.Schema, other: pa.Schema, columns: Sequence[str] | No
         if name not in other.names:
             raise SchemaChanged(f"{path} has no column {name!r}, which {first_path} has.")
         left, right = first.field(name).type, other.field(name).type
-        if left != right:
+        if left != right and stored_type(left) != stored_type(right):
             raise SchemaChanged(f"Column {name!r} is {right} in {path} but {left} in {first_path}.")
+
+
+def stored_type(kind: pa.DataType) -> pa.DataType:
+    """The type without logical names (UUID, JSON), which one way of asking Arrow tells and another does not."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return stored_type(kind.storage_type)
+    if pt.is_list(kind) or pt.is_large_list(kind):
+        return pa.list_(stored_type(kind.value_type))
+    if pt.is_struct(kind):
+        return pa.struct([pa.field(inner.name, stored_type(inner.type)) for inner in kind])
+    return kind
 
 
 def as_expression(filters: Filters) -> pc.Expression | None:

@@ -17,11 +17,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
+from penstock.core.arrow_numbers import no_rows
 from penstock.core.errors import BadData, InvalidInput, NotFound
 from penstock.core.source import OnError
-from penstock.sources import storage
-from penstock.sources.table import TableShape
-from penstock.sources.thrift_footer import GroupSizes, group_sizes
+from penstock.sources.parquet.footer import GroupSizes, group_sizes
+from penstock.sources.parquet.int96 import int96_columns
+from penstock.sources.storage import files as storage
+from penstock.sources.tables.blocks import TableShape
 
 SMALL_NBYTES = 1_000_000
 """Row groups below this are read several at a time."""
@@ -48,6 +50,8 @@ class Survey:
     stored: np.ndarray
     decoded: np.ndarray
     giant: bool
+    int96: list[str]
+    """Columns that hold times as INT96 in some file."""
 
 
 def survey(
@@ -58,6 +62,7 @@ def survey(
     first: pa.Schema | None = None
     columns: list[str] | None = None
     nulls: set[str] = set()
+    int96: dict[str, None] = {}
     for number, path in enumerate(paths):
         footer = _footer(path, on_error)
         if footer is None:
@@ -67,6 +72,7 @@ def survey(
             columns = wanted_columns(shape, filters, first, path)
         groups = _matching(path, filters) if filters is not None else range(footer.num_row_groups)
         wanted = _leaf_numbers(footer, columns)
+        int96.update(dict.fromkeys(int96_columns(footer.schema, columns)))
         sizes = _sizes(path, footer, on_error)
         if sizes is None:
             continue
@@ -79,11 +85,12 @@ def survey(
         raise BadData(paths[0], "no file has a readable Parquet footer")
     packed = np.concatenate(units) if units else np.empty((0, 6), np.int64)
     file, group, count, rows, stored, decoded = (np.ascontiguousarray(packed[:, i]) for i in range(6))
-    bound = shape if shape.nullable is not None else replace(shape, nullable=frozenset(nulls))
+    nullable = frozenset(nulls) if shape.nullable is None else shape.nullable
+    bound = replace(shape, nullable=nullable, check_text=True)
     bound.schema(first, paths[0])  # a missing column is told before anything is read
     decoded = np.maximum(decoded, rows * _fixed_nbytes(first, columns))
     giant = bool((decoded > 4 * block_nbytes).any())
-    return Survey(first, bound, columns, file, group, count, rows, stored, decoded, giant)
+    return Survey(first, bound, columns, file, group, count, rows, stored, decoded, giant, list(int96))
 
 
 def opened(path: str) -> Any:
@@ -118,7 +125,7 @@ def wanted_columns(shape: TableShape, filters: pc.Expression | None, arrow: pa.S
 
 
 def _depends(filters: pc.Expression, arrow: pa.Schema, name: str) -> bool:
-    rest = pa.schema([field for field in arrow if field.name != name]).empty_table()
+    rest = no_rows(pa.schema([field for field in arrow if field.name != name]))
     try:
         rest.filter(filters)
     except (pa.ArrowInvalid, *_UNFIT):
@@ -166,8 +173,8 @@ def _facts(
         column = info.columns[i]
         stored += column.stored
         decoded += column.decoded
-        # Without statistics, a column that may be missing is taken to be missing somewhere.
-        if optional[i] and (column.nulls is None or column.nulls):
+        # Without statistics nobody knows: integers stay integers, and a value that is missing after all is reported.
+        if optional[i] and column.nulls:
             nulls.add(column.path)
     return group, info.rows, stored, decoded
 

@@ -1,7 +1,8 @@
 """Shard files of samples, whatever stands between them: what TFRecord and tar sources have in common.
 
 Covers: names, schema and fingerprint of a list of files, rows through an index of spans, files as units of a stream.
-Does not cover: finding samples (tfrecord_index.py, tar_index.py), parsing them (example_columns.py, tar_columns.py).
+Does not cover: finding samples (sources/tfrecord/index.py, sources/tar/index.py), parsing them
+(sources/tfrecord/columns.py, sources/tar/columns.py).
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 from penstock.core.schema import Schema
 from penstock.core.source import OnError
-from penstock.sources import storage
-from penstock.sources.inflate import PLAIN
-from penstock.sources.span_index import SpanIndex, fingerprint
+from penstock.sources.records.span_index import SpanIndex, fingerprint
+from penstock.sources.storage import files as storage
+from penstock.sources.storage.inflate import PLAIN
+from penstock.sources.storage.unchanged import Unchanged
 
 
 class ShardParser(Protocol):
@@ -89,9 +91,19 @@ class StreamedShards(Shards[P, R]):
     def __init__(self, files: Files, parser: P, rule: R, on_error: OnError, name: str) -> None:
         super().__init__(files.paths, parser, rule, on_error, name)
         self.compressions = files.compressions
+        self._unchanged = Unchanged(len(files.paths))
+
+    def check(self, unit: int) -> None:
+        """Raise `FileChanged` if a file is not the one that was met first."""
+        self._unchanged.check(unit, self.paths[unit])
 
     def num_units(self) -> int:
         return len(self.paths)
 
     def num_rows(self) -> None:
         return None
+
+    def decoded_nbytes(self) -> int:
+        """As much as is stored, or four times that where it is compressed; how far samples grow is not known."""
+        files = zip(self.paths, self.compressions, strict=True)
+        return sum(storage.file_size(path) * (1 if kind == PLAIN else 4) for path, kind in files)

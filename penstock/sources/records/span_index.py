@@ -2,7 +2,7 @@
 
 Covers: `SpanIndex`: 12 bytes a record in memory-mapped .npy files of the cache folder, one for each data file, made
 once in a streaming pass and found again by the file's path and stamp.
-Does not cover: finding the records of a format (sources/tfrecord_index.py, sources/tar_index.py).
+Does not cover: finding the records of a format (sources/tfrecord/index.py, sources/tar/index.py).
 
 The last entry of an index is no record: its offset is where the walk ended and its length a code, 0 for the end of
 the file and otherwise why the rest cannot be read.
@@ -22,9 +22,11 @@ import numpy as np
 
 from penstock.core.errors import BadData, DataError, NotFound
 from penstock.core.source import OnError
-from penstock.sources import remote, storage
-from penstock.sources.cache_folder import cache_folder, written
-from penstock.sources.name_sorter import chunks
+from penstock.sources.listing.sorter import chunks
+from penstock.sources.storage import files as storage
+from penstock.sources.storage import remote
+from penstock.sources.storage.index_folder import cache_folder, written
+from penstock.sources.storage.unchanged import Unchanged
 
 SPAN = np.dtype([("offset", "<i8"), ("length", "<u4")])
 
@@ -58,7 +60,7 @@ class SpanIndex:
     """The records of several files as one numbered sequence."""
 
     def __init__(self, paths: Sequence[str], walk: Walk) -> None:
-        self.paths, self.walk = paths, walk
+        self.paths, self.walk, self._unchanged = paths, walk, Unchanged(len(paths))
         self._clear()
 
     def _clear(self) -> None:
@@ -101,6 +103,7 @@ class SpanIndex:
     def _keep(self, file: int) -> int:
         """Find or make the index of one file: how many records it has."""
         path = self.paths[file]
+        self._unchanged.check(file, path)
         key = repr((os.path.abspath(path) if not storage.is_remote(path) else path, storage.stamp(path), self.walk.key))
         name = hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=NAME_NBYTES).digest()
         self._names[file] = np.frombuffer(name, np.uint8)
@@ -182,12 +185,18 @@ class SpanIndex:
         for file in np.unique(files):
             mine = np.flatnonzero(files == file)
             ranges = [(int(offsets[i]), int(lengths[i]) + around) for i in mine]
-            for i, piece in zip(mine, storage.read_ranges(self.paths[int(file)], ranges), strict=True):
+            for i, piece in zip(mine, self.read_ranges(int(file), ranges), strict=True):
                 data[i] = piece
         return data, files, offsets, lengths
 
+    def read_ranges(self, file: int, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Stretches of one file, if it still is the one that was indexed."""
+        path = self.paths[file]
+        with self._unchanged.reading(file, path):
+            return storage.read_ranges(path, ranges)
+
     def __getstate__(self) -> dict[str, Any]:
-        return {"paths": self.paths, "walk": self.walk}
+        return {"paths": self.paths, "walk": self.walk, "_unchanged": self._unchanged}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

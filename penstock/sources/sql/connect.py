@@ -1,15 +1,15 @@
 """Databases as streams of Arrow record batches, never a whole result at once.
 
-Covers: PostgreSQL (COPY, parsed by our kernel or by ADBC), SQLite, DuckDB; literals in SQL; telling lost connections
+Covers: PostgreSQL (COPY, parsed by a kernel or by ADBC), SQLite, DuckDB; literals in SQL; telling lost connections
 from mistakes.
-Does not cover: what is asked for (sources/sql_partition.py), resuming (sources/sql.py), the kernel
-(sources/sql_copy.py).
+Does not cover: what is asked for (partition.py), resuming (source.py), the COPY (copy.py).
 """
 
 from __future__ import annotations
 
 import datetime
 import decimal
+import math
 import os
 import re
 import threading
@@ -22,8 +22,10 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from penstock.core.errors import BadData, DataError, InvalidInput, MissingExtra, NotFound
-from penstock.sources import sql_copy, storage
-from penstock.sources.sql_wire import Encrypted, Wire, WireError
+from penstock.core.secrets import redact
+from penstock.sources.sql.copy import PLAIN_STRINGS, CopyConnection, CopyError, batches, known
+from penstock.sources.storage import files as storage
+from penstock.sources.storage.unchanged import Unchanged
 
 BATCH_NBYTES = 2_000_000
 """What a driver may collect before it hands over a batch."""
@@ -94,16 +96,16 @@ class Database:
         kinds = {"postgresql": "postgresql", "postgres": "postgresql", "sqlite": "sqlite", "duckdb": "duckdb"}
         if scheme not in kinds or "://" not in uri:
             raise InvalidInput(
-                f"A database URI starts with postgresql://, sqlite:/// or duckdb:///, unlike {_redacted(str(uri))!r}."
+                f"A database URI starts with postgresql://, sqlite:/// or duckdb:///, unlike {redact(str(uri))!r}."
             )
         self._uri, self.kind = uri, kinds[scheme]
-        self._idle, self._wires = _Idle(), _Idle()
-        self.direct = True
+        self._idle, self._copies = _Idle(), _Idle()
+        self._unchanged = Unchanged()
 
     @property
     def name(self) -> str:
         """The URI without its password."""
-        return _redacted(self._uri)
+        return redact(self._uri)
 
     def scrub(self, text: str) -> str:
         """A driver's message on one line, without the password."""
@@ -124,19 +126,15 @@ class Database:
         return found
 
     def _postgresql(self, query: str, rows: int) -> Iterator[pa.RecordBatch]:
-        """Through our kernel where it knows all types and the connection is not encrypted, else through ADBC."""
-        module = sql_copy.kernel.get() if self.direct else None
-        if module is not None:
-            try:
-                with self._wires.use(lambda: Wire(self._uri)) as wire:
-                    columns = wire.describe(query)
-                    if sql_copy.known(columns):
-                        yield from sql_copy.batches(wire, (query, columns), rows, BATCH_NBYTES, module)
-                        return
-            except Encrypted:
-                self.direct = False
-            except WireError as error:
-                raise self._explained(error) from None
+        """Through our kernel where it knows all types, else through ADBC."""
+        try:
+            with self._copies.use(lambda: CopyConnection(self._uri)) as connection:
+                columns = connection.describe(query)
+                if known(columns):
+                    yield from batches(connection.rows(query), columns, rows, BATCH_NBYTES)
+                    return
+        except CopyError as error:
+            raise self._explained(error) from None
         yield from self._adbc(query)
 
     def _adbc(self, query: str) -> Iterator[pa.RecordBatch]:
@@ -148,7 +146,7 @@ class Database:
         options = {"adbc.postgresql.batch_size_hint_bytes": str(BATCH_NBYTES)}
         try:
             # Connecting costs as much as thousands of rows, so that connections are kept for the next range.
-            with self._idle.use(lambda: driver.connect(self._uri, autocommit=True)) as connection:
+            with self._idle.use(lambda: _with_plain_strings(driver.connect(self._uri, autocommit=True))) as connection:
                 with connection.cursor(adbc_stmt_kwargs=options) as cursor:
                     cursor.execute(f"{query}\n")  # a closing bracket is put behind it, which a comment would hide
                     with cursor.fetch_record_batch() as reader:
@@ -162,8 +160,9 @@ class Database:
         except ImportError as error:
             raise MissingExtra(what="read_sql on DuckDB", extra="sql") from error
         path = self._path()
+        self._unchanged.check(0, path, may_be_written=True)
         try:
-            with duckdb.connect(path, read_only=True, config=dict(DUCKDB_SETTINGS)) as connection:
+            with _duckdb_connection(duckdb, path) as connection:
                 # A relation streams; execute() would hold the whole result first (870 MB against 310 MB, measured).
                 result = connection.sql(query)
                 name = "to_arrow_reader" if hasattr(result, "to_arrow_reader") else "fetch_arrow_reader"
@@ -177,6 +176,7 @@ class Database:
 
         try:
             path = self._path()
+            self._unchanged.check(0, path, may_be_written=True)
             _refuse_cut(path)
             with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
                 cursor = connection.execute(query)
@@ -214,6 +214,25 @@ class Database:
         return DataError(f"{self.name}: the query failed: {text}")
 
 
+def _duckdb_connection(duckdb: Any, path: str) -> Any:
+    """Our own settings, or those of the caller's who has the file open in this process already: DuckDB has one."""
+    try:
+        return duckdb.connect(path, read_only=True, config=dict(DUCKDB_SETTINGS))
+    except duckdb.ConnectionException as error:
+        if "different configuration" not in str(error):
+            raise
+    try:
+        return duckdb.connect(path)
+    except duckdb.ConnectionException:
+        return duckdb.connect(path, read_only=True)
+
+
+def _with_plain_strings(connection: Any) -> Any:
+    with connection.cursor() as cursor:
+        cursor.execute(PLAIN_STRINGS)
+    return connection
+
+
 def _sqlstate(text: str) -> str:
     found = re.search(r"SQLSTATE: (\w{5})", text)
     return found[1] if found else ""
@@ -225,14 +244,6 @@ def _parts(uri: str) -> tuple[str, str, str, str]:
     before, _, options = rest.partition("?")
     user, at, place = before.rpartition("@")
     return scheme, user + at, place, options
-
-
-def _redacted(uri: str) -> str:
-    scheme, user, place, options = _parts(uri)
-    if ":" in user:
-        user = f"{user.split(':', 1)[0]}:***@"
-    options = re.sub(r"(?i)(password=)[^&]*", r"\1***", options)
-    return f"{scheme}://{user}{place}{'?' + options if options else ''}"
 
 
 def _secrets(uri: str) -> list[str]:
@@ -298,6 +309,9 @@ def identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
 def literal(value: Any) -> str:
     """A key as SQL text; quoted literals take the type of the column they are compared with."""
     if isinstance(value, bool) or not isinstance(value, (int, float, decimal.Decimal, str, bytes, datetime.date,
@@ -306,8 +320,10 @@ def literal(value: Any) -> str:
     if isinstance(value, (int, decimal.Decimal)):
         return str(value)
     if isinstance(value, float):
-        return repr(value)
+        return repr(value) if math.isfinite(value) else f"'{_NOT_FINITE[str(value)]}'"
     if isinstance(value, bytes):
         return f"X'{value.hex()}'"
     text = value.isoformat(" ") if isinstance(value, datetime.datetime) else str(value)
+    if "\0" in text:
+        raise InvalidInput(f"The key {text[:60]!r} holds a NUL, which SQL text cannot. Partition on another column.")
     return "'" + text.replace("'", "''") + "'"

@@ -1,7 +1,7 @@
 """Cutting a query's result into ranges of a key.
 
 Covers: finding range borders that share the rows evenly, and the SQL of one range, also from a key onwards.
-Does not cover: running it (sources/sql_connect.py), blocks (sources/sql.py).
+Does not cover: running it (connect.py), blocks (source.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.errors import InvalidInput, NotFound
-from penstock.sources.sql_connect import Database, identifier, literal
+from penstock.sources.sql.connect import Database, identifier, literal
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Partition:
 
 
 @dataclass(frozen=True)
-class Layout:
+class PartitionLayout:
     """All partitions of a query, and the rows in them if they were counted."""
 
     key: str | None
@@ -52,12 +52,12 @@ def find_key(wanted: str, names: Sequence[str]) -> str:
     return same[0]
 
 
-def plan(database: Database, query: str, key: str, partitions: int | Sequence[Any]) -> Layout:
+def plan(database: Database, query: str, key: str, partitions: int | Sequence[Any]) -> PartitionLayout:
     """Ranges of about equal numbers of rows: given borders, or quantiles found in one pass over the keys."""
     column, rows_of = identifier(key), wrapped(query)
     if not isinstance(partitions, int):
         borders = list(partitions)
-        return Layout(key, (*_ranges(borders), Partition(nulls=True)), None)
+        return PartitionLayout(key, (*_ranges(borders), Partition(nulls=True)), None)
     if partitions < 1:
         raise InvalidInput(f"partitions must be at least 1, not {partitions}.")
     if database.kind == "postgresql":
@@ -70,12 +70,12 @@ def plan(database: Database, query: str, key: str, partitions: int | Sequence[An
     nulls = database.rows(f"select count(*) as n from {rows_of} where {column} is null")[0][0]
     borders = list(dict.fromkeys(low for low, _ in found))[1:]
     ranges = _ranges(borders) if found else []
-    return Layout(
+    return PartitionLayout(
         key, (*ranges, *([Partition(nulls=True)] if nulls or not found else [])), sum(n for _, n in found) + nulls
     )
 
 
-def _percentiles(database: Database, rows_of: str, key: str, partitions: int) -> Layout:
+def _percentiles(database: Database, rows_of: str, key: str, partitions: int) -> PartitionLayout:
     """Borders by PostgreSQL's own aggregate: a fourth of the work of numbering every row."""
     column = identifier(key)
     shares = ", ".join(repr(i / partitions) for i in range(1, partitions))
@@ -85,7 +85,7 @@ def _percentiles(database: Database, rows_of: str, key: str, partitions: int) ->
     )
     total, keys = found[0][1:] if found else database.rows(f"select count(*), count({column}) from {rows_of}")[0]
     ranges = _ranges(list(dict.fromkeys(low for low, *_ in found))) if keys else []
-    return Layout(key, (*ranges, *([Partition(nulls=True)] if total > keys or not keys else [])), total)
+    return PartitionLayout(key, (*ranges, *([Partition(nulls=True)] if total > keys or not keys else [])), total)
 
 
 def _ranges(borders: Sequence[Any]) -> list[Partition]:

@@ -1,7 +1,7 @@
 """A query's result as a source: ranges of a key are units, record batches of bounded bytes are blocks.
 
 Covers: cutting streams into blocks that are always the same, resuming after a lost connection, decoding image columns.
-Does not cover: talking to databases (sources/sql_connect.py), ranges (sources/sql_partition.py).
+Does not cover: talking to databases (connect.py), ranges (partition.py).
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from penstock.core.arrow_numbers import arrow_of
 from penstock.core.block import Block
 from penstock.core.errors import BadData, DataError, InvalidInput, NotFound
 from penstock.core.schema import Schema
 from penstock.core.source import BLOCK_NBYTES, OnError, blocks_from
-from penstock.sources.decode import ImageOptions, decode_image_into
-from penstock.sources.sql_connect import BATCH_NBYTES, SAMPLED_ROWS, ConnectionLostError, Database
-from penstock.sources.sql_partition import Layout, Partition, find_key, plan, select, wrapped
-from penstock.sources.table import TableShape
+from penstock.sources.images.decode import ImageOptions, decode_image_into
+from penstock.sources.sql.connect import BATCH_NBYTES, SAMPLED_ROWS, ConnectionLostError, Database
+from penstock.sources.sql.partition import Partition, PartitionLayout, find_key, plan, select, wrapped
+from penstock.sources.tables.blocks import TableShape
 
 TRIES = 6
 """Attempts without a single new row before giving up; pauses double from 0.2 s to 6.4 s."""
@@ -36,6 +37,9 @@ ROWS_PER_BLOCK = 65_536
 
 class SqlSource:
     """A `UnitSource`. What the database says is asked once, at first use, and travels with the source."""
+
+    changes_unseen = True
+    """A row may change without a trace that `fingerprint` could show."""
 
     def __init__(
         self,
@@ -52,7 +56,7 @@ class SqlSource:
         self.partition_on, self.partitions, self.images = partition_on, partitions, dict(images)
         self._on_error = on_error
         self._arrow: pa.Schema | None = None
-        self._layout: Layout | None = None
+        self._layout: PartitionLayout | None = None
         self._row_nbytes = 256
         self._lock = threading.Lock()
 
@@ -88,13 +92,13 @@ class SqlSource:
             if not (pt.is_binary(kind) or pt.is_large_binary(kind)):
                 raise InvalidInput(f"images= names {name!r}, which is {kind}, not bytes.")
 
-    def layout(self) -> Layout:
+    def layout(self) -> PartitionLayout:
         """The ranges that units are."""
         arrow = self.arrow_schema()
         with self._lock:
             if self._layout is None:
                 if self.partition_on is None:
-                    self._layout = Layout(None, (Partition(),), None)
+                    self._layout = PartitionLayout(None, (Partition(),), None)
                 else:
                     key = find_key(self.partition_on, arrow.names)
                     self._layout = self._retried(lambda: plan(self.database, self.query, key, self.partitions))
@@ -162,9 +166,7 @@ class SqlSource:
         for name, options in self.images.items():
             rows, good = decoded(rows, name, options, lambda i: origin(int(kept[i])), self.on_error)
             kept = kept[good]
-        block = self.shape.block(rows, lambda i: origin(int(kept[i])), self.on_error)
-        self.on_error.good(len(block))
-        return block
+        return self.shape.block(rows, lambda i: origin(int(kept[i])), self.on_error)
 
     def _resumed(self, key: str | None, partition: Partition) -> Generator[pa.RecordBatch, None, None]:
         """The rows of a range; after a lost connection, from the last key on, without those already given."""
@@ -292,8 +294,8 @@ def decoded(
             continue
         good.append(row)
     kept = np.array(good, np.int64)
-    rows = rows if len(kept) == len(rows) else rows.take(pa.array(kept))
+    rows = rows if len(kept) == len(rows) else rows.take(arrow_of(kept))
     shape = out.shape[1:]
-    pixels = pa.FixedSizeListArray.from_arrays(pa.array(out[: len(kept)].reshape(-1)), int(np.prod(shape)))
+    pixels = pa.FixedSizeListArray.from_arrays(arrow_of(out[: len(kept)].reshape(-1)), int(np.prod(shape)))
     tensor = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.uint8(), shape), pixels)
     return rows.set_column(rows.schema.get_field_index(name), name, tensor), kept

@@ -1,7 +1,8 @@
 """One way to read files, local or remote.
 
 Covers: whole reads, ranged reads, file objects and stamps, for plain paths and URLs alike.
-Does not cover: finding files (sources/find.py, sources/scan.py), remote stores and retrying (sources/remote.py).
+Does not cover: finding files (sources/listing/find.py, sources/listing/scan.py), remote stores and retrying
+(remote.py).
 
 Every function takes a path as `expand` returns it: a local path, or a URL with a scheme. All are thread safe.
 """
@@ -19,7 +20,8 @@ from urllib.parse import unquote
 
 from penstock.core.errors import BadData, DataError, InvalidInput, NotFound
 from penstock.core.sizes import size
-from penstock.sources import find, remote, remote_file
+from penstock.sources.listing import find
+from penstock.sources.storage import remote, remote_file
 
 MAX_OPEN = 64
 """Shard files kept open for ranged reads."""
@@ -82,7 +84,7 @@ def file_size(path: str) -> int:
     """Bytes of a file."""
     if is_remote(path):
         return remote.file_size(path)
-    with _explained(path):
+    with explained(path):
         return os.stat(local_path(path)).st_size
 
 
@@ -90,7 +92,7 @@ def stamp(path: str) -> str:
     """A cheap identity that changes when the file does: size and time, or a remote store's tag."""
     if is_remote(path):
         return remote.stamp(path)
-    with _explained(path):
+    with explained(path):
         status = os.stat(local_path(path))
     return f"{status.st_size}-{status.st_mtime_ns}"
 
@@ -101,7 +103,7 @@ def read_file(path: str, *, limit_nbytes: int | None = None) -> bytes:
         data = remote.read_file(path, limit_nbytes)
         _within(path, len(data), limit_nbytes)
         return data
-    with _explained(path):
+    with explained(path):
         handle = os.open(local_path(path), os.O_RDONLY | os.O_CLOEXEC)
         try:
             nbytes = os.fstat(handle).st_size
@@ -122,22 +124,15 @@ def read_files(paths: Sequence[str], *, limit_nbytes: int | None = None) -> list
 
     if not paths or not is_remote(paths[0]):
         return [read(path) for path in paths]
-    found: list[bytes | DataError | None] = [
-        kept if kept is None or limit_nbytes is None or len(kept) <= limit_nbytes else _too_large(path, limit_nbytes)
-        for path, kept in zip(paths, remote.kept_files(paths), strict=True)
-    ]
-    missing = [path for path, kept in zip(paths, found, strict=True) if kept is None]
-    read_now = iter(remote.in_parallel(read, missing) if missing else [])
-    return [next(read_now) if kept is None else kept for kept in found]
+    kept = dict(zip(paths, remote.kept_files(paths), strict=True))
+    others = [path for path in paths if (data := kept[path]) is None or len(data) > (limit_nbytes or len(data))]
+    found = dict(zip(others, remote.in_parallel(read, others) if others else [], strict=True))
+    return [found[path] if path in found else cast(bytes, kept[path]) for path in paths]
 
 
 def _within(path: str, nbytes: int, limit_nbytes: int | None) -> None:
     if limit_nbytes is not None and nbytes > limit_nbytes:
-        raise _too_large(path, limit_nbytes)
-
-
-def _too_large(path: str, limit_nbytes: int) -> BadData:
-    return BadData(path, f"the file has more than the {size(limit_nbytes)} that are read at once")
+        raise BadData(path, f"the file has more than the {size(limit_nbytes)} that are read at once")
 
 
 def read_range(path: str, offset: int, length: int) -> bytes:
@@ -146,7 +141,7 @@ def read_range(path: str, offset: int, length: int) -> bytes:
         raise InvalidInput(f"Cannot read {length} bytes at {offset} of {path}: both must be 0 or more.")
     if is_remote(path):
         return remote.read_range(path, offset, length)
-    with _explained(path), _open_files.use(local_path(path)) as handle:
+    with explained(path), _open_files.use(local_path(path)) as handle:
         return _pread(handle, length, offset)
 
 
@@ -189,7 +184,7 @@ def open_file(path: str) -> BinaryIO:
     """A seekable binary file, local or remote; remote ones read ahead once they are read in sequence."""
     if is_remote(path):
         return remote_file.open_file(path)
-    with _explained(path):
+    with explained(path):
         return cast(BinaryIO, open(local_path(path), "rb"))
 
 
@@ -200,7 +195,7 @@ def close_files() -> None:
 
 
 @contextmanager
-def _explained(path: str) -> Iterator[None]:
+def explained(path: str) -> Iterator[None]:
     """Turn the operating system's errors into ours, which name the file."""
     try:
         yield
@@ -232,7 +227,7 @@ def _pread(handle: int, length: int, offset: int) -> bytes:
 
 def _advise(path: str, spans: Sequence[tuple[int, int]]) -> None:
     """Ask the kernel for all ranges at once, so that a disk works on them together."""
-    with _explained(path), _open_files.use(local_path(path)) as handle:
+    with explained(path), _open_files.use(local_path(path)) as handle:
         for offset, length in spans:
             os.posix_fadvise(handle, offset, length, os.POSIX_FADV_WILLNEED)
 

@@ -1,7 +1,7 @@
 """Where indexes are kept between runs.
 
 Covers: choosing a folder that can be written, writing a file in it all at once or not at all, clearing what is old.
-Does not cover: what is in the files (sources/listing.py and the readers), caching samples (engine/cache).
+Does not cover: what is in the files (sources/listing/packed_names.py and the readers), caching samples (engine/cache).
 """
 
 from __future__ import annotations
@@ -13,30 +13,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO, cast
 
+from penstock.core.durable import replace_durably
 from penstock.core.errors import DataError, PenstockError
+from penstock.core.user_folder import user_folder
 
 KEPT_DAYS = 30
 """An index that nothing has opened for so long is removed."""
 
 
 def cache_folder() -> str:
-    """The folder for indexes: $PENSTOCK_CACHE, else the user's cache folder, else one in the temporary folder."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    named = os.environ.get("PENSTOCK_CACHE")
-    own = f"penstock-{os.getuid()}"
-    for folder in (named, os.path.join(home, "penstock"), os.path.join(tempfile.gettempdir(), own)):
-        if folder and _usable(folder):
-            return folder
-    return tempfile.mkdtemp(prefix=f"{own}-")
-
-
-def _usable(folder: str) -> bool:
-    try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        # Another user's folder under our name in a shared temporary folder could feed us a false index.
-        return os.stat(folder).st_uid == os.getuid() and os.access(folder, os.W_OK | os.X_OK)
-    except OSError:
-        return False
+    """The folder for indexes."""
+    return user_folder()
 
 
 class Partial:
@@ -55,7 +42,7 @@ class Partial:
         """Give the complete file its name; the path."""
         self.file.flush()
         path = os.path.join(self._folder, name)
-        os.replace(self._path, path)
+        replace_durably(self._path, path)
         return path
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from penstock.core.errors import BadData
-from penstock.sources import storage
+from penstock.sources.storage import files as storage
 
 PIECE = 1 << 20
 

@@ -1,8 +1,8 @@
 """Remote stores through fsspec: s3, gs, http(s), memory and every other URL that fsspec knows.
 
 Covers: ranged reads and stamps of URLs; retrying what passes by itself.
-Does not cover: local paths (sources/storage.py), listings (sources/remote_walk.py), file objects
-(sources/remote_file.py), keeping remote bytes on disk (engine/cache_pages.py).
+Does not cover: local paths (files.py), listings (sources/listing/remote_walk.py), file objects
+(remote_file.py), keeping remote bytes on disk (engine/cache/pages.py).
 
 Credentials and endpoints come from the environment, as each store's own client documents it.
 """
@@ -10,16 +10,18 @@ Credentials and endpoints come from the environment, as each store's own client 
 from __future__ import annotations
 
 import errno
+import math
 import os
 import random
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
+from penstock.core.byte_cache import ByteCache, cached_by, current_cache
 from penstock.core.errors import DataError, InvalidInput, MissingExtra, NotFound, PenstockError
-from penstock.core.keeping import Keeper, keeping, kept_by
 
 TRIES = 7
 FIRST_DELAY_S = 0.1
@@ -193,8 +195,8 @@ def _brief(error: BaseException) -> str:
 
 def info(url: str) -> dict[str, Any]:
     """What the store says about a file."""
-    keeper = keeping.get()
-    return _ask(url) if keeper is None else keeper.info(url, _ask)
+    cache = current_cache.get()
+    return _ask(url) if cache is None else cache.info(url, _ask)
 
 
 def _ask(url: str) -> dict[str, Any]:
@@ -221,6 +223,34 @@ def stamp(url: str) -> str:
     return _stamp(info(url))
 
 
+RECENT_S = 30.0
+"""A store is asked for a file's tag at most once in so many seconds: a request takes as long as reading a range."""
+
+_asked: OrderedDict[str, tuple[float, tuple[int, str]]] = OrderedDict()
+_ASKED_FILES = 4096
+
+
+def recent_identity(url: str, *, fresh: bool) -> tuple[int, str]:
+    """Size and tag of a file, asked for now or lately; where its bytes are kept, as they were when that began."""
+    if current_cache.get() is not None:
+        return _size_and_tag(info(url))
+    with _lock:
+        at, found = _asked.get(url, (-math.inf, (0, "")))
+    now = time.monotonic()
+    if fresh or now - at >= RECENT_S:
+        found = _size_and_tag(_ask(url))
+        with _lock:
+            _asked[url] = now, found
+            _asked.move_to_end(url)
+            while len(_asked) > _ASKED_FILES:
+                _asked.popitem(last=False)
+    return found
+
+
+def _size_and_tag(found: dict[str, Any]) -> tuple[int, str]:
+    return int(found.get("size") or 0), _stamp(found)
+
+
 def _stamp(found: dict[str, Any]) -> str:
     tags = (found.get(key) for key in ("ETag", "etag", "md5Hash", "LastModified", "Last-Modified", "mtime", "created"))
     return f"{found.get('size')}-{next((str(tag) for tag in tags if tag), '')}"
@@ -235,20 +265,20 @@ def read_file(url: str, limit_nbytes: int | None = None) -> bytes:
         fs, path = filesystem(url)
         return cast(bytes, retried(url, lambda: fs.cat_file(path)))
 
-    keeper = keeping.get()
-    return fetch() if keeper is None else keeper.whole(url, fetch, limit_nbytes)
+    cache = current_cache.get()
+    return fetch() if cache is None else cache.whole(url, fetch, limit_nbytes)
 
 
 def read_range(url: str, offset: int, length: int) -> bytes:
     """Some bytes of a remote file; fewer where it ends before."""
-    return range_by_way_of(keeping.get(), url, offset, length)
+    return range_by_way_of(current_cache.get(), url, offset, length)
 
 
-def range_by_way_of(keeper: Keeper | None, url: str, offset: int, length: int) -> bytes:
+def range_by_way_of(cache: ByteCache | None, url: str, offset: int, length: int) -> bytes:
     """As `read_range`, for one who keeps the bytes whatever the context of the caller."""
-    if keeper is None:
+    if cache is None:
         return _fetch_range(url, offset, length)
-    return keeper.range(url, _stamp(keeper.info(url, _ask)), (offset, length), _fetch_range)
+    return cache.range(url, _stamp(cache.info(url, _ask)), (offset, length), _fetch_range)
 
 
 def _fetch_range(url: str, offset: int, length: int) -> bytes:
@@ -275,18 +305,18 @@ def _past_end(error: BaseException) -> bool:
 
 def read_many(url: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
     """Ranges of one remote file, several in flight together unless all are kept here."""
-    keeper = keeping.get()
-    if keeper is not None:
-        tag = _stamp(keeper.info(url, _ask))
-        if all(keeper.has_range(url, tag, span) for span in spans):
+    cache = current_cache.get()
+    if cache is not None:
+        tag = _stamp(cache.info(url, _ask))
+        if all(cache.has_range(url, tag, span) for span in spans):
             return [read_range(url, *span) for span in spans]
     return in_parallel(lambda span: read_range(url, *span), spans)
 
 
 def kept_files(urls: Sequence[str]) -> list[bytes | None]:
     """Whole files that are on local disk, so that nobody has to be waited for; None for the others."""
-    keeper = keeping.get()
-    return [None] * len(urls) if keeper is None else [keeper.kept_whole(url) for url in urls]
+    cache = current_cache.get()
+    return [None] * len(urls) if cache is None else [cache.kept_whole(url) for url in urls]
 
 
 def in_parallel(read: Callable[[S], T], items: Sequence[S]) -> list[T]:
@@ -300,10 +330,10 @@ def in_parallel(read: Callable[[S], T], items: Sequence[S]) -> list[T]:
 
 def in_this_context(call: Callable[[S], T]) -> Callable[[S], T]:
     """The call, for other threads: who keeps remote bytes for this thread keeps them for those."""
-    keeper = keeping.get()
+    cache = current_cache.get()
 
     def within(item: S) -> T:
-        with kept_by(keeper):
+        with cached_by(cache):
             return call(item)
 
     return within

@@ -16,16 +16,27 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
-from penstock.core.arrow_numbers import numbers
+from penstock.core.arrow_numbers import arrow_of, numbers
 from penstock.core.block import Block, Column, Origin
 from penstock.core.errors import BadData, InvalidInput, NotFound
 from penstock.core.schema import OBJECT, Field, Schema
 from penstock.core.source import OnError
 from penstock.core.tree import Tree
 from penstock.memory.buffers import empty
-from penstock.sources.column import is_numeric, plain_column, plain_field, plain_type, to_column
-from penstock.sources.matrix import is_laid, lay, side_by_side
+from penstock.sources.tables.column import (
+    beyond_float64,
+    is_numeric,
+    is_whole_decimal,
+    not_text,
+    plain_column,
+    plain_field,
+    plain_type,
+    to_column,
+)
+from penstock.sources.tables.matrix import is_laid, lay, side_by_side
+from penstock.sources.tables.nested import missing_inside, without_python_form
 
 Names = str | Sequence[str] | None
 
@@ -35,6 +46,9 @@ Read = Callable[[Sequence[str]], pa.RecordBatch]
 _PART_COLUMNS, _PART_CELLS = 8, 400_000
 """Columns of a matrix that are read together: at least so many, and more of few rows."""
 
+_PARTED_CELLS = 1 << 16
+"""Matrices below this are read at once: they are small beside what reading twice takes."""
+
 
 @dataclass(frozen=True)
 class TableShape:
@@ -42,7 +56,8 @@ class TableShape:
 
     `matrix` None makes x one (rows, features) matrix of `dtype` when all features are numeric, True demands it,
     False never does. `nullable` names the integer and boolean columns that may have missing values (they become
-    float64); None lets each block follow its data. `fill` replaces missing values, by column or for all.
+    float64, and integers that a float64 would round are reported); None lets each block follow its data. `fill`
+    replaces missing values, by column or for all.
     `categories` turns a column into the position of its value in a list, as int32; missing is -1.
     """
 
@@ -54,6 +69,8 @@ class TableShape:
     nullable: frozenset[str] | None = None
     fill: Mapping[str, Any] | float | str | None = None
     categories: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    check_text: bool = False
+    """Whether text has to be checked for UTF-8: some readers have done so while they parsed."""
 
     def __post_init__(self) -> None:
         if self.matrix and self.features is None and self.label is None:
@@ -137,16 +154,15 @@ class TableShape:
         kept: np.ndarray | None = None
         if keep is not None:
             kept = np.flatnonzero(keep)
-            arrays = {name: array.take(pa.array(kept)) for name, array in arrays.items()}
+            arrays = {name: array.take(arrow_of(kept)) for name, array in arrays.items()}
             origin = _moved(origin, kept)
         return {spec.name: self._column(spec, arrays, origin) for spec in specs}, kept, origin
 
     def _can_be_laid(self, spec: Spec, nrows: int) -> bool:
         """Whether a matrix can be filled part by part: a row of it is never left out, and it is worth it."""
         wide = spec.matrix and spec.dtype.kind == "f" and len(spec.sources) > _PART_COLUMNS
-        return (
-            wide and is_laid(spec.dtype, nrows * len(spec.sources)) and self.categories.keys().isdisjoint(spec.sources)
-        )
+        worth_it = wide and nrows * len(spec.sources) >= _PARTED_CELLS and is_laid(spec.dtype)
+        return worth_it and self.categories.keys().isdisjoint(spec.sources)
 
     def _walk(self, arrow: pa.Schema, where: str | Callable[[], str], emit: Callable[[Spec], object]) -> Tree:
         """Name the output columns in order; return the tree that refers to them."""
@@ -194,8 +210,10 @@ class TableShape:
     def _type(self, name: str, arrow: pa.Schema) -> pa.DataType:
         return pa.int32() if name in self.categories else plain_type(arrow.field(name).type)
 
-    def _null_is_nan(self, name: str) -> bool:
-        return self.nullable is not None and name in self.nullable and self._fill(name) is None
+    def _null_is_nan(self, name: str, array: pa.Array | None = None) -> bool:
+        if self.nullable is None:
+            return array is not None and bool(array.null_count)
+        return name in self.nullable and self._fill(name) is None
 
     def _fill(self, name: str) -> Any:
         return self.fill.get(name) if isinstance(self.fill, Mapping) else self.fill
@@ -227,11 +245,32 @@ class TableShape:
             elif array.null_count and not self._may_be_null(name, array.type, spec):
                 bad = numbers(pc.is_null(array))
                 reason = f"column {name!r} ({array.type}) has a missing value where none was expected"
+            elif spec.dtype is None and not spec.matrix and self._null_is_nan(name, array):
+                bad = beyond_float64(array)
+                reason = f"column {name!r} has missing values, so it is float64, which would round this {array.type}"
+            elif is_whole_decimal(raw.type) and spec.dtype is None and not spec.matrix and pt.is_floating(array.type):
+                bad = beyond_float64(raw)
+                reason = f"column {name!r} is {raw.type}, which is read as float64, and that would round this one"
+            elif pt.is_nested(array.type):
+                bad, reason = self._unfit_inside(name, array)
+            elif self.check_text:
+                bad, reason = not_text(array), f"column {name!r} is not UTF-8"
             if bad is not None and bad.any():
                 _report(bad if keep is None else bad & keep, reason, name, raw, origin, on_error)
                 keep = ~bad if keep is None else keep & ~bad
             arrays[name] = array
         return arrays, keep
+
+    def _unfit_inside(self, name: str, array: pa.Array) -> tuple[np.ndarray | None, str]:
+        """Which lists and structs hold something that has no exact form, and why."""
+        text = not_text(array) if self.check_text else None
+        if text is not None:
+            return text, f"column {name!r} is not UTF-8"
+        missing = missing_inside(array)
+        if missing is not None:
+            return missing, f"column {name!r} ({array.type}) has a missing value inside of a list"
+        far = without_python_form(array)
+        return far, f"column {name!r} ({array.type}) holds a date beyond the years 1 to 9999 of Python's calendar"
 
     def _may_be_null(self, name: str, kind: pa.DataType, spec: Spec) -> bool:
         if spec.dtype is not None:
@@ -301,13 +340,27 @@ def _report(
 ) -> None:
     """Tell each bad row to the policy; without one, the first stops."""
     remedy = f"Give {name!r} dtypes= that allow for it, fill={{{name!r}: ...}}, categories=, or on_error='skip'."
+    if "would round" in reason:
+        remedy = f"Give fill={{{name!r}: ...}} for the missing ones: integers stay exact then. Or on_error='skip'."
+        if "is read as float64" in reason:
+            remedy = "Store the column (or CAST it in the query) as int64 or as text. Or on_error='skip'."
+    elif "inside of a list" in reason:
+        remedy = f"Give fill={{{name!r}: ...}} for the missing ones, or on_error='skip'."
+    elif "calendar" in reason:
+        remedy = "Leave the column out with columns=, or on_error='skip'."
     for row in np.flatnonzero(bad):
-        value = raw[int(row)].as_py()
-        shown = "" if value is None else f" ({value!r})"
+        shown = _shown(raw[int(row)])
         error = BadData(_where(origin, int(row)), f"{reason}{shown}. {remedy}")
         if on_error is None:
             raise error
         on_error.bad(error)
+
+
+def _shown(value: pa.Scalar) -> str:
+    try:
+        return f" ({str(value.as_py())[:80]!r})" if value.is_valid else ""
+    except (ValueError, OverflowError):  # no text, or no time that Python has
+        return ""
 
 
 def _where(origin: Origin | None, row: int) -> str:

@@ -1,7 +1,7 @@
 """One Arrow column as penstock holds it: NumPy where NumPy is good at it.
 
 Covers: the plain type of an Arrow type, its field, and the conversion of arrays.
-Does not cover: which columns a sample shows (sources/table.py).
+Does not cover: which columns a sample shows (blocks.py).
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ import pyarrow.types as pt
 from penstock.core.arrow_numbers import numbers
 from penstock.core.block import Column
 from penstock.core.schema import OBJECT, Field
+from penstock.sources.tables.nested import is_list, with_leaves
+
+_INT64_DIGITS = 18
+"""Decimal digits that every int64 has room for."""
 
 _UNIT = {"s": "s", "ms": "ms", "us": "us", "ns": "ns"}
 
@@ -44,9 +48,11 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.FixedShapeTensorType):
         return plain_type(kind.storage_type)
     if pt.is_decimal(kind) or pt.is_null(kind):
-        return pa.float64()
+        return pa.int64() if is_whole_decimal(kind) and kind.precision <= _INT64_DIGITS else pa.float64()
     if pt.is_time(kind):
         return pa.duration(kind.unit)
+    if pt.is_list(kind) and pt.is_time(kind.value_type):
+        return pa.list_(pa.duration(kind.value_type.unit))
     if pt.is_string_view(kind):
         return pa.string()
     if pt.is_binary_view(kind) or pt.is_fixed_size_binary(kind):
@@ -66,7 +72,11 @@ def plain_column(array: pa.Array, fill: Any = None) -> pa.Array:
     if kind != array.type:
         if pt.is_time(array.type):
             array = pc.cast(pc.cast(array, pa.int32() if pt.is_time32(array.type) else pa.int64()), pa.int64())
+        elif pt.is_list(array.type) and pt.is_time(array.type.value_type):
+            return with_leaves(array, plain_column)
         array = pc.cast(array, kind, safe=False)
+    if fill is not None and is_list(kind):
+        return with_leaves(array, lambda leaf: _filled(leaf, fill))
     if fill is not None and array.null_count and not pt.is_nested(kind):
         array = _filled(array, fill)
     return array
@@ -122,6 +132,49 @@ def to_column(array: pa.Array, null_is_nan: bool) -> Column:
     if (pt.is_integer(kind) or pt.is_boolean(kind)) and (null_is_nan or array.null_count):
         array = pc.cast(pc.cast(array, pa.uint8()) if pt.is_boolean(kind) else array, pa.float64(), safe=False)
     return np.asarray(numbers(array), dtype=_dtype(array.type))
+
+
+def is_whole_decimal(kind: pa.DataType) -> bool:
+    """Whether a type holds whole numbers in decimal form."""
+    return bool(pt.is_decimal(kind) and kind.scale <= 0)
+
+
+EXACT = 2**53
+"""Integers up to this size are float64 as they are."""
+
+
+def beyond_float64(array: pa.Array) -> np.ndarray | None:
+    """Which whole numbers float64 would round; None if there is none."""
+    wide = is_whole_decimal(array.type) or (pt.is_integer(array.type) and array.type.bit_width == 64)
+    if not wide or not len(array) or array.null_count == len(array):
+        return None
+    ends = pc.min_max(array)
+    low, high = ends["min"].as_py(), ends["max"].as_py()
+    if low >= -EXACT and high <= EXACT:
+        return None
+    above = pc.greater(array, pa.scalar(EXACT, array.type))
+    below = pc.less(array, pa.scalar(-EXACT, array.type)) if not pt.is_unsigned_integer(array.type) else above
+    return numbers(pc.fill_null(pc.or_(above, below), False))
+
+
+def not_text(array: pa.Array) -> np.ndarray | None:
+    """Which rows hold text that is not UTF-8; None if there is none."""
+    kind = array.type
+    if not (pt.is_string(kind) or pt.is_large_string(kind) or pt.is_nested(kind)):
+        return None
+    try:
+        array.validate(full=True)
+        return None
+    except pa.ArrowInvalid:
+        return np.array([not _is_valid(array.slice(row, 1)) for row in range(len(array))], np.bool_)
+
+
+def _is_valid(array: pa.Array) -> bool:
+    try:
+        array.take(pa.array([0])).validate(full=True)  # a copy: a slice is validated with its neighbours
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _fixed_list(array: pa.Array) -> Column:

@@ -1,10 +1,10 @@
 """Columns of a table side by side, as one row-major matrix.
 
-Covers: Arrow columns of any numbers to one NumPy matrix, compiled, by NumPy or by Arrow, with the same bits.
-Does not cover: which columns (sources/table.py), the compiled code (sources/matrix_kernel.py).
+Covers: Arrow columns of any numbers to one NumPy matrix: float32, float64 and int64 by our kernel, others by Arrow.
+Does not cover: which columns (blocks.py), the kernel (native/matrix.py).
 
-Arrow's own `to_tensor` needs 9 ms for 49,152 rows of 40 float32 columns, the compiled loop 1 ms (both measured); it
-also takes float64 and integer columns as they are, where Arrow needs a cast copy first.
+Arrow's own `to_tensor` needs 9 ms for 49,152 rows of 40 float32 columns, the kernel 1 ms (both measured); it also takes
+float64 and integer columns as they are, where Arrow needs a cast copy first.
 """
 
 from __future__ import annotations
@@ -18,35 +18,22 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from penstock.core.arrow_numbers import numbers
+from penstock.core.errors import InvalidInput
 from penstock.memory.buffers import empty
-from penstock.memory.limits import current_limit
-from penstock.sources.compile_background import Kernel
-
-ROOMY_NBYTES = 1_000_000_000
-"""A limit below which Arrow lays columns side by side: the compiler's own memory would be missed."""
-
-LAID_CELLS = 1 << 16
-"""Matrices below this are left to Arrow: they are not worth loading a compiler for."""
+from penstock.native import matrix as kernel
 
 _LAID = (np.float32, np.float64, np.int64)
 
-
-class MatrixKernel(Kernel):
-    """The compiled loop of this process, one for all dtypes."""
-
-    def make(self, dtype: np.dtype[Any]) -> Any:
-        from penstock.sources import matrix_kernel
-
-        return matrix_kernel
-
-
-kernel = MatrixKernel()
-
-_COPIED = {pa.float32(): 0, pa.float64(): 1, pa.int32(): 2, pa.int64(): 3}
-"""What the loop turns into float32 itself, by its number there."""
+_COPIED = {
+    pa.float32(): kernel.FROM_F32,
+    pa.float64(): kernel.FROM_F64,
+    pa.int32(): kernel.FROM_I32,
+    pa.int64(): kernel.FROM_I64,
+}
+"""What the kernel turns into float32 itself, by its number there."""
 
 
-def side_by_side(arrays: Sequence[pa.Array], dtype: np.dtype[Any], wait: bool = False) -> np.ndarray:
+def side_by_side(arrays: Sequence[pa.Array], dtype: np.dtype[Any]) -> np.ndarray:
     """A matrix of `dtype` with a column for each array; missing values become NaN."""
     nrows = len(arrays[0])
     if nrows == 0:
@@ -55,46 +42,33 @@ def side_by_side(arrays: Sequence[pa.Array], dtype: np.dtype[Any], wait: bool = 
     if pt.is_boolean(kind):  # Arrow packs booleans in bits and has no tensor of them
         return np.column_stack([numbers(array) for array in arrays])
     missing = dtype.kind != "f" and any(array.null_count for array in arrays)  # integers: Arrow says so
-    if missing or not is_laid(dtype, nrows * len(arrays)):
+    if missing or not is_laid(dtype):
         return _by_arrow(arrays, kind, dtype)
     out = empty((nrows, len(arrays)), dtype)
-    lay(arrays, out, 0, wait)
+    lay(arrays, out, 0)
     return out
 
 
-def is_laid(dtype: np.dtype[Any], cells: int) -> bool:
-    """Whether `lay` is for a matrix of so many cells."""
-    return dtype in _LAID and cells >= LAID_CELLS
+def is_laid(dtype: np.dtype[Any]) -> bool:
+    """Whether `lay` is for matrices of this dtype."""
+    return dtype in _LAID
 
 
-def lay(arrays: Sequence[pa.Array], out: np.ndarray, first: int, wait: bool = False) -> None:
+def lay(arrays: Sequence[pa.Array], out: np.ndarray, first: int) -> None:
     """Write the arrays to columns first, first + 1, ... of a C-contiguous matrix; missing floats become NaN."""
     kind = pa.from_numpy_dtype(out.dtype)
     ready = [_ready(array, kind) for array in arrays]
-    found = _compiled(wait)
-    if found is None:
-        for column, array in enumerate(ready, first):
-            out[:, column] = numbers(array)
-        return
-    nrows, width = out.shape
-    addresses = np.array([_address(array) for array in ready], np.int64)
-    target = out.ctypes.data + first * out.itemsize
+    if any(len(array) != len(out) for array in ready):
+        raise InvalidInput(f"Columns of {[len(array) for array in ready][:9]} rows do not fit a matrix of {len(out)}.")
+    addresses = [_address(array) for array in ready]
     if out.dtype == np.float32:
-        kinds = np.array([_COPIED[array.type] for array in ready], np.int64)
-        found.to_f32(addresses, kinds, (nrows, width), target)
+        kernel.to_f32(addresses, [_COPIED[array.type] for array in ready], out, first)
     else:
-        found.copy_u64(addresses, (nrows, width), target)
-
-
-def _compiled(wait: bool) -> Any:
-    found = kernel.loaded(np.float32)
-    if found is not None or (not wait and current_limit().nbytes < ROOMY_NBYTES):
-        return found
-    return kernel.get(np.float32, wait)
+        kernel.copy_u64(addresses, out, first)
 
 
 def _ready(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The array in a type that the loop takes, missing floats as NaN."""
+    """The array in a type that the kernel takes, missing floats as NaN."""
     takes = (array.type in _COPIED) if pt.is_float32(kind) else (array.type == kind)
     if takes and not array.null_count:
         return array

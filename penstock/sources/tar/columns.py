@@ -2,7 +2,7 @@
 
 Covers: what a member's extension means, decoding numbers, text, JSON, arrays and images, guessing the columns from the
 first samples, blocks of samples.
-Does not cover: finding members (sources/tar_index.py), reading files (sources/webdataset.py).
+Does not cover: finding members (index.py), reading files (source.py).
 
 Pickles (.pyd, .pth and the like) stay bytes: loading one runs whatever code it holds.
 """
@@ -24,8 +24,8 @@ from penstock.core.errors import BadData, InvalidInput, NotFound
 from penstock.core.schema import OBJECT, Field, Schema
 from penstock.core.source import OnError
 from penstock.core.tree import Tree
-from penstock.sources.picture import Pictures
-from penstock.sources.tar_index import Member, MemoryReader, TarError, grouped, members
+from penstock.sources.images.column import Pictures
+from penstock.sources.tar.index import Member, MemoryReader, TarError, grouped, members
 
 KEY = "__key__"
 
@@ -116,7 +116,6 @@ class SampleParser:
             for row in sorted(damage):
                 on_error.bad(BadData(samples[row].where, damage[row]))
             columns = {name: take_column(column, kept) for name, column in columns.items()}
-        on_error.good(len(kept))
         wheres = [sample.where for sample in samples]
         return Block(columns, self.tree, lambda row: wheres[int(kept[row])])
 
@@ -130,7 +129,6 @@ class SampleParser:
         if damage:
             row = min(damage)
             raise BadData(samples[row].where, damage[row])
-        on_error.good(len(samples))
 
     def _column(
         self, column: TarColumn, samples: Sequence[Sample], damage: dict[int, str], into: np.ndarray | None

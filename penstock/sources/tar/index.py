@@ -2,7 +2,7 @@
 
 Covers: headers (ustar, GNU long names, pax, sizes beyond 8 GB), walking plain and compressed files, grouping members
 that share a key into samples, the index of a file's samples.
-Does not cover: keeping indexes (sources/span_index.py), decoding members (sources/webdataset.py).
+Does not cover: keeping indexes (sources/records/span_index.py), decoding members (source.py).
 
 A sample is a run of neighbouring members with one key, so that it is a single stretch of the file: the index holds its
 offset and length, and reading it is one read. Names are keys only; nothing is ever written to disk under them.
@@ -17,9 +17,9 @@ from typing import BinaryIO, Protocol
 import numpy as np
 
 from penstock.core.errors import BadData
-from penstock.sources import storage
-from penstock.sources.inflate import PLAIN, pieces
-from penstock.sources.span_index import entries, place
+from penstock.sources.records.span_index import entries, place
+from penstock.sources.storage import files as storage
+from penstock.sources.storage.inflate import PLAIN, pieces
 
 BLOCK = 512
 

@@ -1,7 +1,7 @@
 """Tar files of samples as a source: rows by an index, or streams.
 
 Covers: `TarRows` (plain local files: any sample for itself) and `TarStream` (compressed and remote files).
-Does not cover: finding samples (sources/tar_index.py), decoding them (sources/tar_columns.py).
+Does not cover: finding samples (index.py), decoding them (columns.py).
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from penstock.core.block import Block
 from penstock.core.errors import BadData
 from penstock.core.sizes import size
 from penstock.core.source import BLOCK_NBYTES, blocks_from
-from penstock.sources import storage
-from penstock.sources.shards import IndexedShards, StreamedShards
-from penstock.sources.span_index import fetch_estimate, place
-from penstock.sources.tar_columns import Sample, SampleParser, sample_in, sample_of
-from penstock.sources.tar_index import Member, stream_samples
+from penstock.sources.records.shards import IndexedShards, StreamedShards
+from penstock.sources.records.span_index import fetch_estimate, place
+from penstock.sources.tar.columns import Sample, SampleParser, sample_in, sample_of
+from penstock.sources.tar.index import Member, stream_samples
 
 KIND = "webdataset"
 
@@ -57,7 +56,7 @@ class TarRows(IndexedShards[SampleParser, int]):
             mine = np.flatnonzero((files == file) & (lengths <= self.rule))
             ranges = [(int(offsets[i]), int(lengths[i])) for i in mine]
             if ranges:
-                for i, piece in zip(mine, storage.read_ranges(self.paths[int(file)], ranges), strict=True):
+                for i, piece in zip(mine, self.index.read_ranges(int(file), ranges), strict=True):
                     data[i] = piece
         return FetchedSamples(data, (self.paths, files, offsets))
 
@@ -90,10 +89,12 @@ class TarStream(StreamedShards[SampleParser, int]):
 
     def open(self, unit: int, part: int = 0) -> Iterator[Block]:
         """The file's blocks. Those before `part` are read but not decoded."""
+        self.check(unit)
         found = stream_samples(self.paths[unit], self.compressions[unit], self.rule)
         try:
             pieces = self._blocks(unit, found)
             yield from blocks_from(pieces, part, lambda samples: self.parser.block(samples, self._on_error))
+            self.check(unit)
         finally:
             found.close()  # type: ignore[attr-defined]
 
@@ -106,6 +107,7 @@ class TarStream(StreamedShards[SampleParser, int]):
             try:
                 group = next(found, None)
             except BadData as error:
+                self.check(unit)
                 if samples:
                     yield samples
                 self._on_error.bad(error)

@@ -1,7 +1,7 @@
 """Text files: a sample is a line, or a whole file.
 
 Covers: lines split over byte ranges, documents by file, encodings, text that cannot be decoded.
-Does not cover: cutting files into lines (sources/text_lines.py).
+Does not cover: cutting files into lines (lines.py).
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core.arrow_numbers import arrow_of
 from penstock.core.block import Block
 from penstock.core.errors import BadData, DataError, InvalidInput
 from penstock.core.schema import OBJECT, Field, Schema
 from penstock.core.sizes import size
 from penstock.core.source import OnError, blocks_from
 from penstock.core.tree import Tree
-from penstock.sources import storage
-from penstock.sources.csv_infer import compression_of, open_decompressed
-from penstock.sources.csv_split import Stretch
-from penstock.sources.text_lines import LineFiles, line_starts, where
+from penstock.sources.csv.split import Stretch
+from penstock.sources.storage import files as storage
+from penstock.sources.storage.compression import compression_of, open_decompressed
+from penstock.sources.storage.unchanged import Unchanged
+from penstock.sources.text.lines import LineFiles, line_starts, where
+from penstock.sources.text.scattered import Spans
 
 TREE: Tree = {"text": "text"}
 SCHEMA = Schema((Field("text", OBJECT, text=True),), TREE)
@@ -79,24 +82,44 @@ class LineSource:
         """The unit's lines; a block may be empty, so that parts keep their numbers."""
         yield from blocks_from(self.files.stretches(unit), part, self._block)
 
-    def _block(self, piece: tuple[str, Stretch]) -> Block:
-        path, lines = piece
+    def num_pieces(self) -> int:
+        return 0 if self.files.pieces is None else len(self.files.pieces)
+
+    def pieces_per_block(self) -> int:
+        return self.files.pieces_per_block()
+
+    def pieces_nbytes(self, count: int) -> int:
+        """As for a unit of as much text."""
+        assert self.files.pieces is not None
+        return 6 * count * self.files.pieces.nbytes + 200_000
+
+    def decoded_nbytes(self) -> int:
+        return self.files.text_nbytes_of_all()
+
+    def read_pieces(self, pieces: np.ndarray) -> Block:
+        """Lines of scattered pieces."""
+        spans, lines, errors = self.files.scattered(pieces)
+        for error in errors:
+            self.on_error.bad(self.files.too_long(error))
+        return self._block((spans, lines))
+
+    def _block(self, piece: tuple[Spans, Stretch]) -> Block:
+        spans, lines = piece
         if lines.error is not None:
             self.on_error.bad(self.files.too_long(lines.error))
         values, starts = split_lines(lines.text)
         kept = np.arange(len(values))
         if self.skip_blank:
             kept = np.flatnonzero(np.asarray(pc.binary_length(values)) > 0)
-            values = values.take(pa.array(kept))
+            values = values.take(arrow_of(kept))
         texts, bad = decode_text(values, self.encoding)
         for row, reason in bad.items():
-            self.on_error.bad(BadData(where(path, lines.offset + int(starts[kept[row]])), reason))
+            self.on_error.bad(BadData(where(*spans.place(int(starts[kept[row]]))), reason))
         if bad:
             good = np.setdiff1d(np.arange(len(kept)), list(bad))
-            kept, texts = kept[good], texts.take(pa.array(good))
-        places, offset = starts[kept], lines.offset
-        self.on_error.good(len(texts))
-        return Block({"text": texts}, TREE, lambda i: where(path, offset + int(places[i])))
+            kept, texts = kept[good], texts.take(arrow_of(good))
+        places = starts[kept]
+        return Block({"text": texts}, TREE, lambda i: where(*spans.place(int(places[i]))))
 
 
 def split_lines(text: memoryview) -> tuple[pa.Array, np.ndarray]:
@@ -147,6 +170,7 @@ class DocumentSource:
 
     def __init__(self, paths: Sequence[str], encoding: str, max_document: int, on_error: OnError) -> None:
         self.paths, self.encoding, self.max_document, self._on_error = paths, encoding, max_document, on_error
+        self._unchanged = Unchanged(len(paths))
 
     @property
     def remote(self) -> bool:
@@ -174,7 +198,14 @@ class DocumentSource:
 
     def fetch(self, rows: np.ndarray) -> tuple[np.ndarray, list[bytes | BadData]]:
         """The files' bytes."""
-        return rows, [self._read(self.paths[int(row)]) for row in rows]
+        return rows, [self._steady(int(row)) for row in rows]
+
+    def _steady(self, row: int) -> bytes | BadData:
+        path = self.paths[row]
+        data = self._read(path)
+        if isinstance(data, bytes) and not storage.is_remote(path):  # a store's files are read whole or not at all
+            self._unchanged.check(row, path)
+        return data
 
     def _read(self, path: str) -> bytes | BadData:
         try:
@@ -207,7 +238,6 @@ class DocumentSource:
                 self.on_error.bad(BadData(path, f"is not {self.encoding} text ({error.reason} at byte {error.start})"))
             except BadData as error:
                 self.on_error.bad(error)
-        self.on_error.good(len(texts))
         return Block({"text": pa.array(texts, pa.string())}, TREE, lambda i: places[i])
 
     def decode_into(self, fetched: Any, out: Mapping[str, np.ndarray]) -> None:

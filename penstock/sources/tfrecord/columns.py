@@ -1,10 +1,10 @@
 """From a buffer of TFRecord frames to a block: Example and SequenceExample records parsed in bulk.
 
 Covers: `ExampleParser`: the plan for the kernel, defaults, dtypes, `(x, y)`, images, reporting damaged records.
-Does not cover: the kernel (sources/tfrecord_kernel.py), lists and bytes (sources/example_lists.py), files.
+Does not cover: the kernel (native/example.py), lists and bytes (lists.py), files.
 
-With `label`, samples are `(x, y)`, named as tables name them (sources/table.py): x is one float32 matrix when all
-other features are numbers, the feature itself when there is one, and a dict of features otherwise.
+With `label`, samples are `(x, y)`, named as tables name them (sources/tables/blocks.py): x is one float32 matrix when
+all other features are numbers, the feature itself when there is one, and a dict of features otherwise.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -21,9 +20,10 @@ from penstock.core.errors import BadData, InvalidInput, NotFound
 from penstock.core.schema import Field, Schema
 from penstock.core.source import OnError
 from penstock.core.tree import Tree
-from penstock.sources.example import FLOAT, INT, KIND_NAMES, Feature
-from penstock.sources.example_lists import list_column, narrowed, single_places
-from penstock.sources.picture import Pictures
+from penstock.native import example, tfrecord
+from penstock.sources.images.column import Pictures
+from penstock.sources.tfrecord.features import FLOAT, INT, KIND_NAMES, Feature
+from penstock.sources.tfrecord.lists import list_column, narrowed, single_places
 
 MATRIX = np.dtype(np.float32)
 
@@ -77,7 +77,7 @@ class ExampleParser:
 
     def _lay_out(self) -> None:
         """Give each feature its place: `base + rows * base_rows` and `stride` in the floats or the integers."""
-        specs = np.zeros((len(self.features), 7), np.int64)
+        specs = np.zeros((len(self.features), example.SPEC), np.int64)
         self._base_rows = np.zeros(len(self.features), np.int64)
         self._width = {"floats": 0, "ints": 0, "spans": 0}
         for output in self.outputs:
@@ -132,7 +132,6 @@ class ExampleParser:
             kept = np.array([r for r in range(len(frames)) if r not in damage], np.int64)
             columns = {name: take_column(column, kept) for name, column in columns.items()}
             where = lambda row: frames.where(int(kept[row]))  # noqa: E731
-        on_error.good(len(frames) - len(damage))
         return Block(columns, self.tree, where)
 
     def write(self, frames: Frames, out: Mapping[str, np.ndarray], on_error: OnError) -> None:
@@ -148,44 +147,26 @@ class ExampleParser:
         if damage:
             row = min(damage)
             raise BadData(frames.where(row), damage[row])
-        on_error.good(len(frames))
 
-    def _parse(self, frames: Frames, damage: dict[int, str]) -> Any:
-        from penstock.sources import tfrecord_kernel as kernel
-
+    def _parse(self, frames: Frames, damage: dict[int, str]) -> example.Output:
         rows = len(frames)
         specs = self._specs.copy()
-        specs[:, kernel.BASE] += self._base_rows * rows
+        specs[:, example.BASE] += self._base_rows * rows
         width = self._width
-        out = kernel.output(
-            rows, len(specs), floats=width["floats"] * rows, ints=width["ints"] * rows, spans=width["spans"]
-        )
+        out = example.output(rows, floats=width["floats"] * rows, ints=width["ints"] * rows, spans=width["spans"])
         self._fill_defaults(specs, rows, out)
-        plan = kernel.Plan(*self._names, specs, self.check, any(f.listed for f in self.features))
-        if kernel.parse(frames.buf, frames.offsets, frames.lengths, plan, out):
+        plan = example.Plan(self._names, specs, self.check, any(f.listed for f in self.features))
+        if example.parse(frames.buf, frames.offsets, frames.lengths, plan, out):
             for row in np.flatnonzero(out.codes):
                 damage[int(row)] = self._reason(int(out.codes[row]), int(out.features[row]))
                 out.spans[row] = -1, 0
         return out
 
     @functools.cached_property
-    def _names(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Feature names as bytes, their starts, and an open-addressed hash table over them."""
-        from penstock.sources.crc32c import byte_array
-        from penstock.sources.wire_kernel import hash_of
+    def _names(self) -> example.Names:
+        return example.names_of([f.name.encode("utf-8", "surrogateescape") for f in self.features])
 
-        names = [f.name.encode("utf-8", "surrogateescape") for f in self.features]
-        mask = (1 << (2 * len(names)).bit_length()) - 1
-        table = np.full(mask + 1, -1, np.int64)
-        for i, name in enumerate(names):
-            slot = hash_of(byte_array(name)) & mask
-            while table[slot] >= 0:
-                slot = (slot + 1) & mask
-            table[slot] = i
-        starts = np.cumsum([0] + [len(name) for name in names])
-        return byte_array(b"".join(names) or b"\0"), starts.astype(np.int64), table
-
-    def _fill_defaults(self, specs: np.ndarray, rows: int, out: Any) -> None:
+    def _fill_defaults(self, specs: np.ndarray, rows: int, out: example.Output) -> None:
         for i, feature in enumerate(self.features):
             if feature.fixed and feature.default is not None:
                 _, count, base, stride, as_float, _, _ = specs[i].tolist()
@@ -196,27 +177,25 @@ class ExampleParser:
                 place[...] = np.broadcast_to(np.asarray(feature.default).reshape(-1), count)
 
     def _reason(self, code: int, at: int) -> str:
-        from penstock.sources import tfrecord_kernel as kernel
-
-        if code == kernel.BAD_CHECKSUM:
+        if code == tfrecord.BAD_CHECKSUM:
             return "the record does not match its checksum; check_crc=False reads it all the same"
-        if code == kernel.TRUNCATED:
+        if code == tfrecord.TRUNCATED:
             return "the record ends beyond the data that was read; the file has changed since it was indexed"
-        if code == kernel.BAD_WIRE or not 0 <= at < len(self.features):
+        if code == tfrecord.BAD_WIRE or not 0 <= at < len(self.features):
             return "the record is not a well-formed tf.train.Example; parse=None yields raw records"
         feature = self.features[at]
-        if code == kernel.MISSING:
+        if code == tfrecord.MISSING:
             return (
                 f"feature {feature.name!r} is missing; a tf.io feature with a default, or VarLenFeature, allows for it"
             )
-        if code == kernel.WRONG_KIND:
+        if code == tfrecord.WRONG_KIND:
             return f"feature {feature.name!r} does not hold {KIND_NAMES[feature.kind]} as it does elsewhere"
         return (
             f"feature {feature.name!r} does not have the expected {feature.count} values; "
             f"features={{{feature.name!r}: (dtype, (None,))}} takes any number"
         )
 
-    def _column(self, output: _Output, frames: Frames, out: Any, damage: dict[int, str]) -> Column:
+    def _column(self, output: _Output, frames: Frames, out: example.Output, damage: dict[int, str]) -> Column:
         rows = len(frames)
         first = output.features[0]
         feature = self.features[first]
@@ -238,7 +217,7 @@ class ExampleParser:
         return cast
 
     def _images(
-        self, feature: Feature, frames: Frames, out: Any, damage: dict[int, str], into: np.ndarray | None
+        self, feature: Feature, frames: Frames, out: example.Output, damage: dict[int, str], into: np.ndarray | None
     ) -> Column:
         at = self._specs[[f.name for f in self.features].index(feature.name), 2]
         spans = np.ascontiguousarray(out.spans[:, at])

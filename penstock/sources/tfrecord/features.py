@@ -1,7 +1,7 @@
 """What the features of tf.train.Example records are and become.
 
 Covers: `Feature`, reading it from what users write (dtypes, shapes, tf.io feature objects), the field it becomes.
-Does not cover: guessing features from records (sources/example_infer.py), parsing (sources/example_columns.py).
+Does not cover: guessing features from records (infer.py), parsing (columns.py).
 
 TensorFlow is not imported: its feature objects are known by their class names and attributes.
 """

@@ -1,7 +1,7 @@
 """Where the frames of TFRecord files lie.
 
 Covers: walking a file for its index, cutting a stream into blocks of whole frames, telling compression apart.
-Does not cover: keeping indexes (sources/span_index.py), what is in the records (sources/example_columns.py).
+Does not cover: keeping indexes (sources/records/span_index.py), what is in the records (columns.py).
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import numpy as np
 
 from penstock.core.errors import BadData
 from penstock.core.sizes import size
-from penstock.sources import storage
-from penstock.sources.example_columns import Frames
-from penstock.sources.inflate import GZIP, PLAIN, ZLIB, pieces
-from penstock.sources.span_index import entries, place
+from penstock.native import tfrecord as kernel
+from penstock.native.crc32c import masked_crc32c
+from penstock.native.tfrecord import FRAME, HEADER
+from penstock.sources.records.span_index import entries, place
+from penstock.sources.storage import files as storage
+from penstock.sources.storage.inflate import GZIP, PLAIN, ZLIB, pieces
+from penstock.sources.tfrecord.columns import Frames
 
 CHUNK = 4 << 20
-
-HEADER, FRAME = 12, 16
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,6 @@ class FrameWalk:
 
     def reason(self, code: int) -> str:
         """A code of the walk in words."""
-        from penstock.sources import tfrecord_kernel as kernel
-
         if code == kernel.BAD_LENGTH:
             return "the length of a record does not match its checksum, so the rest of the file cannot be read"
         if code == kernel.TOO_LONG:
@@ -46,16 +45,13 @@ class FrameWalk:
 
     def spans(self, path: str) -> Iterator[np.ndarray]:
         """The frames of a plain file: read in chunks, or skipping from one frame to the next where they are larger."""
-        from penstock.sources import tfrecord_kernel as kernel
-        from penstock.sources.crc32c import byte_array
-
         nbytes, at, code = storage.file_size(path), 0, 0
         offsets, lengths = np.empty(CHUNK // FRAME + 1, np.int64), np.empty(CHUNK // FRAME + 1, np.int64)
         with storage.open_file(path) as file:
             while at < nbytes and not code:
                 file.seek(at)
-                buf = byte_array(file.read(CHUNK))
-                found, after, code = kernel.walk(buf, 0, nbytes - at, self.check, self.longest, offsets, lengths)
+                buf = np.frombuffer(file.read(CHUNK), np.uint8)
+                found, after, code = kernel.walk(buf, nbytes - at, self.check, self.longest, offsets, lengths)
                 if found:
                     yield entries(offsets[:found], lengths[:found], at)
                 elif not code:
@@ -66,10 +62,8 @@ class FrameWalk:
 
 def compression_of(path: str) -> str:
     """How a file is compressed, by its first bytes; a plain one begins with a length and its checksum."""
-    from penstock.sources.crc32c import byte_array, masked_crc32c
-
     head = storage.read_range(path, 0, HEADER)
-    if len(head) == HEADER and masked_crc32c(byte_array(head[:8])) == int.from_bytes(head[8:], "little"):
+    if len(head) == HEADER and masked_crc32c(head[:8]) == int.from_bytes(head[8:], "little"):
         return PLAIN
     if head[:2] == b"\x1f\x8b":
         return GZIP
@@ -82,9 +76,6 @@ def stream(path: str, compression: str, walk: FrameWalk, *, nbytes: int, rows: i
 
     A block ends with the frame that brings it to `nbytes` or `rows`, however the bytes arrived.
     """
-    from penstock.sources import tfrecord_kernel as kernel
-    from penstock.sources.crc32c import byte_array
-
     words = "" if compression == PLAIN else " of the inflated data"
     source = pieces(path, compression)
     pending, base, more, error = bytearray(), 0, True, None
@@ -92,9 +83,8 @@ def stream(path: str, compression: str, walk: FrameWalk, *, nbytes: int, rows: i
     try:
         while True:
             data = bytes(pending)
-            found, after, code = kernel.walk(
-                byte_array(data), 0, kernel.UNKNOWN, walk.check, walk.longest, offsets, lengths
-            )
+            buf = np.frombuffer(data, np.uint8)
+            found, after, code = kernel.walk(buf, kernel.UNKNOWN, walk.check, walk.longest, offsets, lengths)
             ends = offsets[:found] + lengths[:found] + FRAME
             whole = int(np.searchsorted(ends, len(data), side="right"))
             cut = min(int(np.searchsorted(ends[:whole], nbytes)) + 1, whole)
@@ -108,7 +98,7 @@ def stream(path: str, compression: str, walk: FrameWalk, *, nbytes: int, rows: i
             if cut:
                 after = int(ends[cut - 1])
                 ready = [_frames(path, words, base, (data, offsets[:cut].copy(), lengths[:cut].copy()))]
-                del data, pending[:after]  # whoever has the frames decides how long they live
+                del data, buf, pending[:after]  # whoever has the frames decides how long they live
                 yield ready.pop()
                 base += after
                 continue
@@ -129,7 +119,7 @@ def _take(source: Iterator[bytes], pending: bytearray, nbytes: int) -> bool:
 
 
 def _frames(path: str, words: str, base: int, found: tuple[bytes, np.ndarray, np.ndarray]) -> Frames:
-    from penstock.sources.crc32c import byte_array
-
     data, offsets, lengths = found
-    return Frames(byte_array(data), offsets, lengths, lambda row: place(path, base + int(offsets[row])) + words)
+    return Frames(
+        np.frombuffer(data, np.uint8), offsets, lengths, lambda row: place(path, base + int(offsets[row])) + words
+    )

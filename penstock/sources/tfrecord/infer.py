@@ -2,7 +2,7 @@
 
 Covers: reading the outline of Example and SequenceExample records (names, kinds, numbers of values), and the features
 that a set of outlines suggests.
-Does not cover: features as users give them (sources/example.py), parsing in bulk (sources/example_columns.py).
+Does not cover: features as users give them (features.py), parsing in bulk (columns.py).
 
 This is plain Python: it sees a few records only.
 """
@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.core.errors import BadData, SchemaChanged
 from penstock.core.schema import OBJECT
-from penstock.sources.example import BYTES, FLOAT, INT, KIND_NAMES, Feature, Shape
+from penstock.sources.tfrecord.features import BYTES, FLOAT, INT, KIND_NAMES, Feature, Shape
 
 DTYPES = {BYTES: OBJECT, FLOAT: np.dtype(np.float32), INT: np.dtype(np.int64)}
 

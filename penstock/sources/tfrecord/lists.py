@@ -1,7 +1,7 @@
 """Columns of features that were only located: bytes, text, raw arrays, lists and the steps of sequences.
 
 Covers: from spans in a buffer to Arrow and NumPy columns, and which rows could not be had.
-Does not cover: locating the features (sources/tfrecord_kernel.py), images (sources/example_columns.py).
+Does not cover: locating the features (native/example.py), images (columns.py).
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core.arrow_numbers import arrow_of
 from penstock.core.block import Column
 from penstock.core.schema import OBJECT
-from penstock.sources.example import BYTES, FLOAT, Feature
+from penstock.native import example_lists as kernel
+from penstock.sources.tfrecord.features import BYTES, FLOAT, Feature
 
 Damage = Callable[[int, str], None]
 """Called with a row and the reason why it cannot be had."""
@@ -39,25 +41,15 @@ def list_column(buf: np.ndarray, spans: np.ndarray, feature: Feature, damage: Da
 
 def single_places(buf: np.ndarray, spans: np.ndarray, feature: Feature, damage: Damage) -> np.ndarray:
     """Where the one value of each row lies, as (start, length); (0, 0) for rows without one."""
-    counts = np.empty(len(spans), np.int64)
-    kernel().count_values(buf, spans, BYTES, counts)
+    counts = kernel.count_values(buf, spans, BYTES)
     missing = spans[:, 0] < 0
     for row in np.flatnonzero((counts != 1) & ~missing):
         damage(int(row), _wrong_count(feature, int(counts[row]), 1))
     counts[counts != 1] = 0
     offsets = _offsets(counts)
-    found = np.zeros((int(offsets[-1]), 2), np.int64)
-    kernel().locate_bytes(buf, spans, offsets, found)
     places = np.zeros((len(spans), 2), np.int64)
-    places[counts == 1] = found
+    places[counts == 1] = kernel.locate_bytes(buf, spans, offsets)
     return places
-
-
-def kernel() -> Any:
-    """The compiled part, imported when records are parsed: it brings Numba."""
-    from penstock.sources import list_kernel
-
-    return list_kernel
 
 
 def _single(buf: np.ndarray, spans: np.ndarray, feature: Feature, damage: Damage) -> Column:
@@ -81,21 +73,19 @@ def _raw(buf: np.ndarray, places: np.ndarray, feature: Feature, damage: Damage) 
                          f"{feature.dtype} takes {nbytes}")  # fmt: skip
     good = places[:, 1] == nbytes
     out = np.zeros(len(places) * nbytes, np.uint8)
-    kernel().gather_bytes(buf, np.ascontiguousarray(places[good]), np.flatnonzero(good) * nbytes, out)
+    kernel.gather_bytes(buf, places[good], np.flatnonzero(good) * nbytes, out)
     shape = [n for n in feature.shape if n is not None]
     return out.view(feature.dtype).reshape(len(places), *shape)
 
 
 def _steps(buf: np.ndarray, spans: np.ndarray, feature: Feature, damage: Damage) -> Column:
     """A list of steps a row: of values, of arrays, or of lists."""
-    counts, codes = np.empty(len(spans), np.int64), np.empty(len(spans), np.int64)
-    if kernel().count_steps(buf, spans, feature.kind, counts, codes):
-        for row in np.flatnonzero(codes):
-            damage(int(row), f"the steps of feature {feature.name!r} are damaged or of another kind")
-        counts[codes != 0] = 0
+    counts, codes = kernel.count_steps(buf, spans, feature.kind)
+    for row in np.flatnonzero(codes):
+        damage(int(row), f"the steps of feature {feature.name!r} are damaged or of another kind")
+    counts[codes != 0] = 0
     offsets = _offsets(counts)
-    steps = np.empty((int(offsets[-1]), 2), np.int64)
-    kernel().locate_steps(buf, spans, offsets, steps)
+    steps = kernel.locate_steps(buf, spans, offsets)
 
     def step_damage(step: int, reason: str) -> None:
         damage(int(np.searchsorted(offsets, step, side="right")) - 1, f"{reason}, in one of its steps")
@@ -113,17 +103,16 @@ def _steps(buf: np.ndarray, spans: np.ndarray, feature: Feature, damage: Damage)
             steps, sizes, counts = steps[keep], sizes[keep], np.where(wrong, 0, counts)
             offsets = _offsets(counts)
     ends = _offsets(sizes)
-    values = _values(buf, np.ascontiguousarray(steps), ends, feature, damage)
+    values = _values(buf, steps, ends, feature, damage)
     return _lists(offsets, values if inner == () else _lists(ends, values))
 
 
 def _counts(buf: np.ndarray, spans: np.ndarray, feature: Feature, damage: Damage) -> np.ndarray:
     """Values in each list, 0 where it is damaged."""
-    counts = np.empty(len(spans), np.int64)
-    if kernel().count_values(buf, spans, feature.kind, counts):
-        for row in np.flatnonzero(counts < 0):
-            damage(int(row), f"the values of feature {feature.name!r} are damaged")
-        counts[counts < 0] = 0
+    counts = kernel.count_values(buf, spans, feature.kind)
+    for row in np.flatnonzero(counts < 0):
+        damage(int(row), f"the values of feature {feature.name!r} are damaged")
+    counts[counts < 0] = 0
     if not feature.listed and feature.shape[:1] != (None,):
         _refuse(counts != feature.count, counts, feature, damage)
     elif not feature.listed and feature.count > 1:
@@ -148,23 +137,16 @@ def _wrong_count(feature: Feature, found: int, wanted: int) -> str:
 
 def _values(buf: np.ndarray, spans: np.ndarray, offsets: np.ndarray, feature: Feature, damage: Damage) -> pa.Array:
     """The values of all lists, one after the other."""
-    total = int(offsets[-1])
     if feature.kind == BYTES:
-        places = np.empty((total, 2), np.int64)
-        kernel().locate_bytes(buf, spans, offsets, places)
-        column = binary_column(buf, places)
+        column = binary_column(buf, kernel.locate_bytes(buf, spans, offsets))
         rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
         return _text(column, rows, feature, damage) if feature.text else column
-    if feature.kind == FLOAT:
-        values = np.empty(total, np.float32)
-        kernel().write_floats(buf, spans, offsets, values)
-    else:
-        values = np.empty(total, np.int64)
-        kernel().write_ints(buf, spans, offsets, values)
+    write = kernel.write_floats if feature.kind == FLOAT else kernel.write_ints
+    values = write(buf, spans, offsets)
     cast, wrong = narrowed(values, feature.dtype)
     for i in np.flatnonzero(wrong):
         damage(int(np.searchsorted(offsets, i, side="right")) - 1, _too_wide(feature, values[i]))
-    return pa.array(cast)
+    return arrow_of(cast)
 
 
 def narrowed(values: np.ndarray, dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -189,7 +171,7 @@ def binary_column(buf: np.ndarray, places: np.ndarray) -> pa.Array:
     """Stretches of a buffer, as (start, length), copied to an Arrow column of bytes."""
     offsets = _offsets(places[:, 1])
     data = np.empty(int(offsets[-1]), np.uint8)
-    kernel().gather_bytes(buf, places, offsets, data)
+    kernel.gather_bytes(buf, places, offsets, data)
     return pa.Array.from_buffers(pa.large_binary(), len(places), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
@@ -215,4 +197,4 @@ def _offsets(counts: np.ndarray) -> np.ndarray:
 
 
 def _lists(offsets: np.ndarray, values: pa.Array) -> pa.Array:
-    return pa.LargeListArray.from_arrays(pa.array(np.ascontiguousarray(offsets, np.int64)), values)
+    return pa.LargeListArray.from_arrays(arrow_of(offsets.astype(np.int64, copy=False)), values)

@@ -1,7 +1,7 @@
 """TFRecord records as they are: bare bytes.
 
 Covers: `RawParser`, for `parse=None`.
-Does not cover: records that are examples (sources/example_columns.py).
+Does not cover: records that are examples (columns.py).
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from penstock.core.block import Block
 from penstock.core.errors import BadData, InvalidInput
 from penstock.core.schema import OBJECT, Field, Schema
 from penstock.core.source import OnError
-from penstock.sources.example_columns import Frames
-from penstock.sources.example_lists import binary_column
+from penstock.native.tfrecord import HEADER, OK, check_records
+from penstock.sources.tfrecord.columns import Frames
+from penstock.sources.tfrecord.lists import binary_column
 
 RECORD = "record"
 
@@ -37,15 +38,11 @@ class RawParser:
 
     def block(self, frames: Frames, on_error: OnError) -> Block:
         """The records of frames; damaged ones go to `on_error` and are left out."""
-        from penstock.sources import tfrecord_kernel as kernel
-
-        codes = np.zeros(len(frames), np.int64)
-        kernel.check_records(frames.buf, frames.offsets, frames.lengths, self.check, codes)
+        codes = check_records(frames.buf, frames.offsets, frames.lengths, self.check)
         for row in np.flatnonzero(codes):
             on_error.bad(BadData(frames.where(int(row)), "the record does not match its checksum or is cut short"))
-        kept = np.flatnonzero(codes == kernel.OK)
-        places = np.stack([frames.offsets[kept] + kernel.HEADER, frames.lengths[kept]], axis=1)
-        on_error.good(len(kept))
+        kept = np.flatnonzero(codes == OK)
+        places = np.stack([frames.offsets[kept] + HEADER, frames.lengths[kept]], axis=1)
         column = binary_column(frames.buf, places.astype(np.int64))
         return Block({RECORD: column}, RECORD, lambda row: frames.where(int(kept[row])))
 

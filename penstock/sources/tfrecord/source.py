@@ -1,7 +1,7 @@
 """TFRecord files as a source, in one of three ways.
 
 Covers: `TFRecordRows` (any record for itself), `TFRecordUnits` (stretches of frames), `TFRecordStream` (whole files).
-Does not cover: finding frames (sources/tfrecord_index.py), parsing (sources/example_columns.py), choosing the way
+Does not cover: finding frames (index.py), parsing (columns.py), choosing the way
 (read/tfrecord.py).
 
 Large records (images, more than 4 KB on average) are rows: each is read for itself, so that the shuffle is exact and a
@@ -24,12 +24,12 @@ from penstock.core.block import Block
 from penstock.core.errors import BadData
 from penstock.core.schema import Schema
 from penstock.core.source import BLOCK_NBYTES, OnError, blocks_from
-from penstock.sources import storage
-from penstock.sources.example_columns import Frames
-from penstock.sources.name_sorter import chunks
-from penstock.sources.shards import IndexedShards, StreamedShards
-from penstock.sources.span_index import SpanIndex, fetch_estimate, place
-from penstock.sources.tfrecord_index import FRAME, FrameWalk, stream
+from penstock.native.tfrecord import FRAME
+from penstock.sources.listing.sorter import chunks
+from penstock.sources.records.shards import IndexedShards, StreamedShards
+from penstock.sources.records.span_index import SpanIndex, fetch_estimate, place
+from penstock.sources.tfrecord.columns import Frames
+from penstock.sources.tfrecord.index import FrameWalk, stream
 
 KIND = "tfrecord"
 
@@ -37,7 +37,7 @@ STREAM_ROWS = 65536
 """Records in one block of a stream at most."""
 
 
-class Parser(Protocol):
+class RecordParser(Protocol):
     """From frames to blocks: ExampleParser or RawParser. Its `repr` differs where its blocks would."""
 
     @property
@@ -66,15 +66,12 @@ class FetchedFrames:
 
     def frames(self) -> Frames:
         """As the parser takes them."""
-        from penstock.sources.crc32c import byte_array
-
         paths, files, places = self.wheres
-        return Frames(
-            byte_array(self.data), self.offsets, self.lengths, lambda i: place(paths[int(files[i])], int(places[i]))
-        )
+        buf = np.frombuffer(self.data, np.uint8)
+        return Frames(buf, self.offsets, self.lengths, lambda i: place(paths[int(files[i])], int(places[i])))
 
 
-class TFRecordRows(IndexedShards[Parser, FrameWalk]):
+class TFRecordRows(IndexedShards[RecordParser, FrameWalk]):
     """A `RowSource` over indexed files."""
 
     kind = KIND
@@ -98,12 +95,12 @@ class TFRecordRows(IndexedShards[Parser, FrameWalk]):
         self.parser.write(fetched.frames(), out, self._on_error)
 
 
-class TFRecordUnits(IndexedShards[Parser, FrameWalk]):
+class TFRecordUnits(IndexedShards[RecordParser, FrameWalk]):
     """A `UnitSource` over indexed files: a unit is a stretch of frames that is parsed at once."""
 
     kind = KIND
 
-    def __init__(self, index: SpanIndex, parser: Parser, rule: FrameWalk, on_error: OnError, name: str) -> None:
+    def __init__(self, index: SpanIndex, parser: RecordParser, rule: FrameWalk, on_error: OnError, name: str) -> None:
         super().__init__(index, parser, rule, on_error, name)
         self._clear()
 
@@ -151,15 +148,13 @@ class TFRecordUnits(IndexedShards[Parser, FrameWalk]):
 
     def _block(self, unit: int) -> Block:
         """Read and parse a unit. Not part of the generator, which would keep what was read until its next turn."""
-        from penstock.sources.crc32c import byte_array
-
         file, first, rows, begin, nbytes = (int(n) for n in self.units[unit])
         spans = self.index.spans(file)[first : first + rows]
         offsets = spans["offset"] - begin
         lengths = spans["length"].astype(np.int64)
         path = self.paths[file]
-        data = storage.read_range(path, begin, nbytes)
-        frames = Frames(byte_array(data), offsets, lengths, lambda i: place(path, begin + int(offsets[i])))
+        buf = np.frombuffer(self.index.read_ranges(file, [(begin, nbytes)])[0], np.uint8)
+        frames = Frames(buf, offsets, lengths, lambda i: place(path, begin + int(offsets[i])))
         return self.parser.block(frames, self._on_error)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -170,7 +165,7 @@ class TFRecordUnits(IndexedShards[Parser, FrameWalk]):
         self._clear()
 
 
-class TFRecordStream(StreamedShards[Parser, FrameWalk]):
+class TFRecordStream(StreamedShards[RecordParser, FrameWalk]):
     """A `UnitSource` over files that are read from their start: a unit is a file."""
 
     kind = KIND
@@ -186,15 +181,19 @@ class TFRecordStream(StreamedShards[Parser, FrameWalk]):
     def open(self, unit: int, part: int = 0) -> Iterator[Block]:
         """The file's blocks. Those before `part` are read and cut but not parsed."""
         path, compression = self.paths[unit], self.compressions[unit]
+        self.check(unit)
         found = stream(path, compression, self.rule, nbytes=BLOCK_NBYTES, rows=self._block_rows)
         try:
-            yield from blocks_from(self._sound(found), part, lambda frames: self.parser.block(frames, self._on_error))
+            sound = self._sound(unit, found)
+            yield from blocks_from(sound, part, lambda frames: self.parser.block(frames, self._on_error))
+            self.check(unit)
         finally:
             found.close()  # type: ignore[attr-defined]
 
-    def _sound(self, found: Iterator[Frames]) -> Iterator[Frames]:
-        """Frames up to the first damage, which is told."""
+    def _sound(self, unit: int, found: Iterator[Frames]) -> Iterator[Frames]:
+        """Frames up to the first damage, which is reported."""
         try:
             yield from found
         except BadData as error:
+            self.check(unit)
             self._on_error.bad(error)

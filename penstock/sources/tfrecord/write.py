@@ -15,14 +15,13 @@ import numpy as np
 
 from penstock.core.errors import InvalidInput
 from penstock.core.wire_format import delimited, varint
+from penstock.native.crc32c import masked_crc32c
 
 
 def frame(record: bytes) -> bytes:
     """A record with its length and both checksums."""
-    from penstock.sources.crc32c import byte_array, masked_crc32c
-
     length = struct.pack("<Q", len(record))
-    checksums = [struct.pack("<I", int(masked_crc32c(byte_array(part)))) for part in (length, record or b"")]
+    checksums = [struct.pack("<I", masked_crc32c(part)) for part in (length, bytes(record))]
     return b"".join((length, checksums[0], record, checksums[1]))
 
 

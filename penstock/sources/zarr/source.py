@@ -1,7 +1,7 @@
 """Zarr arrays as a source: stretches of whole chunks, or single rows where a chunk is a row.
 
 Covers: several stores as one dataset, units that decode each chunk once, rows for an exact shuffle, text.
-Does not cover: bytes of a store (sources/zarr_store.py), codecs (the zarr package has them).
+Does not cover: bytes of a store (store.py), codecs (the zarr package has them).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from penstock.core.errors import BadData, DataError, InvalidInput, MissingExtra,
 from penstock.core.schema import OBJECT, Field, Schema
 from penstock.core.source import BLOCK_NBYTES, OnError
 from penstock.core.tree import Tree
-from penstock.sources import storage
+from penstock.sources.storage import files as storage
+from penstock.sources.storage.unchanged import Unchanged
 
 TEXT_NBYTES = 64
 """A guess at one value of open length."""
@@ -66,7 +67,7 @@ def open_store(path: str) -> Any:
         import zarr
     except ImportError as error:
         raise MissingExtra(what="read_zarr", extra="hdf5") from error
-    from penstock.sources.zarr_store import ReadOnlyStore
+    from penstock.sources.zarr.store import ReadOnlyStore
 
     if not storage.is_remote(path) and os.path.isfile(storage.local_path(path)):
         raise NotFound(f"{path} is no Zarr store: it is a file, and a store is a folder.")
@@ -140,6 +141,11 @@ class _Zarr:
     ):
         self.label, self.stores, self.tree, self.on_error = label, list(stores), tree, on_error
         self.starts = np.cumsum([0] + [next(iter(facts.values())).rows for _, facts in self.stores])
+        self._unchanged: dict[tuple[int, str], Unchanged] = {}
+        for store, (path, facts) in enumerate(self.stores):
+            for column, fact in facts.items():
+                self._unchanged[store, column] = Unchanged()
+                self._check_metadata(store, column, f"{path}/{fact.name}".rstrip("/"))
         self._clear()
 
     def _clear(self) -> None:
@@ -179,12 +185,39 @@ class _Zarr:
         path, facts = self.stores[store]
         try:
             array = self.array(store, column)
+            self._check(store, column, array, rows)
             found = array[rows] if isinstance(rows, slice) else array.oindex[rows]
+            self._check(store, column, array, rows)
         except DataError:
             raise
         except Exception as error:  # codecs raise what they like: zlib.error, RuntimeError, ValueError, ...
             raise BadData(path, f"{facts[column].name!r} cannot be read: {_reason(error)}") from error
         return _finished(np.asarray(found), facts[column])
+
+    def _check(self, store: int, column: str, array: Any, rows: slice | np.ndarray) -> None:
+        """Raise `FileChanged` if the array's description or a chunk with these rows is not what it was.
+
+        A chunk that is missing has the fill value, so one that goes missing would be zeros without a word. A remote
+        store is asked for the description only.
+        """
+        path, facts = self.stores[store]
+        fact = facts[column]
+        folder = f"{path}/{fact.name}".rstrip("/")
+        self._check_metadata(store, column, folder)
+        if storage.is_remote(path):
+            return
+        grid = [-(-n // c) for n, c in zip(fact.shape, fact.chunk, strict=True)]
+        wanted = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+        inner = math.prod(grid[1:])
+        for strip in np.unique(wanted // fact.chunk[0]).tolist():
+            for cell, place in enumerate(np.ndindex(*grid[1:])):
+                key = array.metadata.encode_chunk_key((strip, *place))
+                number = len(METADATA) + strip * inner + cell
+                self._unchanged[store, column].check(number, f"{folder}/{key}", may_be_missing=True)
+
+    def _check_metadata(self, store: int, column: str, folder: str) -> None:
+        for number, name in enumerate(METADATA):
+            self._unchanged[store, column].check(number, f"{folder}/{name}", may_be_missing=True)
 
     def origin(self, store: int, row: int) -> str:
         """A row in words."""
@@ -242,11 +275,10 @@ class ZarrRows(_Zarr):
         return {column: np.concatenate(found)[place] for column, found in parts.items()}
 
     def decode(self, fetched: Fetched) -> Block:
-        """The rows as they are; damaged ones are told."""
+        """The rows as they are; damaged rows are reported."""
         rows, columns = fetched.rows, fetched.columns
         for error in fetched.bad:
             self.on_error.bad(error)
-        self.on_error.good(len(rows))
         if not columns:
             columns = {c: np.empty((0, *f.shape[1:]), f.dtype) for c, f in self.stores[0][1].items()}
         return Block(columns, self.tree, lambda i: self._place(int(rows[i])))
@@ -257,7 +289,6 @@ class ZarrRows(_Zarr):
             raise fetched.bad[0]
         for name, column in fetched.columns.items():
             np.copyto(out[name], column)
-        self.on_error.good(len(fetched.rows))
 
     def _place(self, row: int) -> str:
         store = int(np.searchsorted(self.starts, row, side="right")) - 1
@@ -310,7 +341,6 @@ class ZarrUnits(_Zarr):
                 return [*self._sound(store, start, middle), *self._sound(store, middle, stop)]
             self.on_error.bad(BadData(f"{path}, rows {start} to {stop - 1}", error.reason))
             return []
-        self.on_error.good(stop - start)
         return [Block(columns, self.tree, lambda i: self.origin(store, start + i))]
 
 

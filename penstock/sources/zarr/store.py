@@ -1,7 +1,7 @@
 """A Zarr store over the paths that all readers understand, read only.
 
 Covers: keys of a store as files below a folder or a URL, with the retries and the byte cache that other readers have.
-Does not cover: arrays (sources/zarr.py), zip archives.
+Does not cover: arrays (source.py), zip archives.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from penstock.core.errors import DataError, InvalidInput, MissingExtra, NotFound
-from penstock.sources import remote, storage
+from penstock.sources.storage import files as storage
+from penstock.sources.storage import remote
 
 try:
     from zarr.abc.store import OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
