@@ -10,69 +10,80 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from penstock.core import errors
+from penstock.core.errors import PenstockError
+from penstock.core.events import events
+from penstock.memory import current_limit, limit, memory_report
 from penstock.memory.limits import find_limit
+
+if TYPE_CHECKING:
+    from penstock.compress import distill, shrink
+    from penstock.dataset import Dataset
+    from penstock.doctor.assert_peak import assert_peak_below
+    from penstock.doctor.watch_memory import watch_memory
+    from penstock.feed.bound import bound
+    from penstock.guard import Guard, JaxGuard, evaluate, fit, lean_optimizer, predict, setup_devices, supervise
+    from penstock.guard.forecast.forecast import forecast
+    from penstock.plan.steps import AUTOTUNE
+    from penstock.read import (
+        from_generator,
+        from_tensor_slices,
+        from_torch,
+        list_files,
+        read_csv,
+        read_hdf5,
+        read_images,
+        read_json,
+        read_numpy,
+        read_parquet,
+        read_sql,
+        read_text,
+        read_tfrecords,
+        read_webdataset,
+        read_zarr,
+    )
+    from penstock.watch.record import record
 
 # Arrow's allocator gives freed buffers back after 10 ms, and the next block faults them in again: a fifth of the time
 # of reading Parquet (measured). It reads this when it is loaded. Where memory is short, they go back at once.
 os.environ.setdefault("MIMALLOC_PURGE_DELAY", "1000" if find_limit().nbytes > 2_000_000_000 else "0")
 
-from penstock.core.errors import PenstockError
-from penstock.core.events import events
-from penstock.dataset import Dataset
-from penstock.memory import Budget, current_limit, limit, memory
-from penstock.plan.steps import AUTOTUNE
-from penstock.read import (
-    from_generator,
-    from_tensor_slices,
-    from_torch,
-    list_files,
-    read_csv,
-    read_hdf5,
-    read_images,
-    read_json,
-    read_numpy,
-    read_parquet,
-    read_sql,
-    read_text,
-    read_tfrecords,
-    read_webdataset,
-    read_zarr,
-)
-
-if TYPE_CHECKING:
-    from penstock.feed.bound import bound
-    from penstock.guard import Guard, evaluate, fit, predict, setup_devices, supervise
-    from penstock.guard.forecast import forecast
-    from penstock.shrink import distill, shrink
-    from penstock.watch.record import record
-
 __version__ = "0.1.0"
 
-# Rooms that import frameworks are opened when they are first used.
+# A room is opened when one of its names is first used: NumPy and Arrow alone take longer to load than a wrong option
+# takes to answer, and most programs read one format, with one framework.
 _LATER = {
-    "bound": "penstock.feed.bound",
-    "Guard": "penstock.guard",
-    "evaluate": "penstock.guard",
-    "fit": "penstock.guard",
-    "forecast": "penstock.guard.forecast",
-    "predict": "penstock.guard",
-    "record": "penstock.watch.record",
-    "setup_devices": "penstock.guard",
-    "supervise": "penstock.guard",
-    "distill": "penstock.shrink",
-    "shrink": "penstock.shrink",
-}
+    "penstock.dataset": ("Dataset",),
+    "penstock.doctor.assert_peak": ("assert_peak_below",),
+    "penstock.doctor.watch_memory": ("watch_memory",),
+    "penstock.feed.bound": ("bound",),
+    "penstock.guard": (
+        "Guard", "JaxGuard", "evaluate", "fit", "lean_optimizer", "predict", "setup_devices", "supervise",
+    ),
+    "penstock.guard.forecast.forecast": ("forecast",),
+    "penstock.plan.steps": ("AUTOTUNE",),
+    "penstock.read": (
+        "from_generator", "from_tensor_slices", "from_torch", "list_files", "read_csv", "read_hdf5", "read_images",
+        "read_json", "read_numpy", "read_parquet", "read_sql", "read_text", "read_tfrecords", "read_webdataset",
+        "read_zarr",
+    ),
+    "penstock.compress": ("distill", "shrink"),
+    "penstock.watch.record": ("record",),
+}  # fmt: skip
+_ROOM_OF = {name: room for room, names in _LATER.items() for name in names}
 
 __all__ = [
     "AUTOTUNE",
-    "Budget",
     "Dataset",
     "Guard",
+    "JaxGuard",
     "PenstockError",
     "__version__",
+    "assert_peak_below",
     "bound",
     "current_limit",
     "distill",
+    "errors",
     "evaluate",
     "events",
     "fit",
@@ -80,9 +91,10 @@ __all__ = [
     "from_generator",
     "from_tensor_slices",
     "from_torch",
+    "lean_optimizer",
     "limit",
     "list_files",
-    "memory",
+    "memory_report",
     "predict",
     "read_csv",
     "read_hdf5",
@@ -99,12 +111,13 @@ __all__ = [
     "setup_devices",
     "shrink",
     "supervise",
+    "watch_memory",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(importlib.import_module(_LATER[name]), name)
+    if name in _ROOM_OF:
+        return getattr(importlib.import_module(_ROOM_OF[name]), name)
     raise AttributeError(f"module 'penstock' has no attribute {name!r}")
 
 

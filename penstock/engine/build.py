@@ -7,27 +7,32 @@ Does not cover: the streams themselves, the order of rewrites (plan/rewrite.py).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
-import numpy as np
-
-from penstock.core.errors import InvalidInput
-from penstock.core.sizes import parse_size
+from penstock.core.errors import DiskTooSmall, InvalidInput
 from penstock.core.source import RowSource, Source, UnitSource
-from penstock.engine import combine, gather, reshape
-from penstock.engine.batch import Batches
-from penstock.engine.cache import cached_source
-from penstock.engine.legs import LegRows, Legs
-from penstock.engine.mix import Mix, Width
-from penstock.engine.nested import Nested, open_with
-from penstock.engine.rowwise import RowBatches, RowBlocks, RowOrder, rows_per_part
-from penstock.engine.stream import Context, State, Stream
-from penstock.engine.transform import Fused
-from penstock.engine.units import UnitBlocks, UnitOrder
-from penstock.order.permutation import Permutation, key_of
+from penstock.engine.arrange import SHUFFLED_CYCLE, arrange, num_units, width_of
+from penstock.engine.cache.source import cached_source
+from penstock.engine.mixing import quality_of_units, warn
+from penstock.engine.prepare.finish import Finish
+from penstock.engine.rowstore.choose import Wanted, store_wanted
+from penstock.engine.rowstore.store import stored_rows
+from penstock.engine.segment import TRANSFORMS, Segment, decodes_into_batches, row_order, segment_of
+from penstock.engine.streams import combine, reshape
+from penstock.engine.streams.batch import Batches
+from penstock.engine.streams.interleave import Nested, open_with
+from penstock.engine.streams.rank_stretches import LegRows, Legs
+from penstock.engine.streams.rows import RowBatches, RowBlocks, rows_per_part
+from penstock.engine.streams.stream import Context, State, Stream
+from penstock.engine.streams.transform import Fused
+from penstock.engine.streams.units import UnitBlocks
+from penstock.engine.streams.window_shuffle import WindowShuffle
 from penstock.order.stripe import Stripe
 from penstock.plan import steps
+from penstock.plan.descend import descend
+from penstock.plan.prepare import Augment, Normalise, Prepare
 from penstock.plan.rewrite import rewrite
 from penstock.plan.steps import Node
 
@@ -39,54 +44,14 @@ _MAPPED_ROWS = 32
 _CHUNK_ROWS = 64
 """Samples per job where a user's function runs on samples that are there already."""
 
-_SHUFFLED_CYCLE = 8
-"""Units of many blocks that are read in turns when shuffled, so that a window holds rows from all over."""
-
 _AUTO_CYCLE = 4
 """Datasets that interleave opens at a time when it may choose: a constant, since it decides the order of elements."""
 
 _UNITS_PER_RANK = 4
 """With fewer units than this for each rank, ranks would get very different shares: they divide rows instead."""
 
-_TRANSFORMS = (steps.Map, steps.MapBatches, steps.Filter)
-
-
-@dataclass(frozen=True)
-class Segment:
-    """The part of a chain that is tied to one source: what is read, in which order, and what is done to it."""
-
-    source: Source
-    shuffle: steps.Shuffle | None
-    shard: steps.Shard | None
-    before: tuple[steps.Step, ...]
-    after: tuple[steps.Step, ...]
-
-
-def segment_of(node: Node, source_at: Callable[[Node], Source | None]) -> Segment | None:
-    """The segment that ends at `node`, or None if it does not lead straight to a source."""
-    shuffle: steps.Shuffle | None = None
-    shard: steps.Shard | None = None
-    before: list[steps.Step] = []
-    after: list[steps.Step] = []
-    while isinstance(node.step, (*_TRANSFORMS, steps.Shuffle, steps.Shard)):
-        step = node.step
-        if isinstance(step, steps.Shard):
-            if shard is not None:
-                return None
-            shard = step
-        elif isinstance(step, steps.Shuffle):
-            if before:
-                return None  # a second shuffle, with work in between: that one is a window of its own
-            shuffle = shuffle or step
-        else:
-            (before if shuffle is not None else after).insert(0, step)
-        node = node.input
-    source = source_at(node)
-    if source is None:
-        return None
-    if shuffle is None:
-        before, after = after, []
-    return Segment(source, shuffle, shard, tuple(before), tuple(after))
+_AHEAD_NBYTES = 1_000_000_000
+"""A data budget from which on the next pass of `repeat` begins to read before this one ends."""
 
 
 class Builder:
@@ -95,6 +60,7 @@ class Builder:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._cached: dict[int, tuple[Node, Source]] = {}
+        self._stored: dict[int, UnitSource] = {}
 
     def build(self, node: Node, state: State, epoch: Epoch) -> Stream:
         """The stream of a rewritten plan node, standing at `state`."""
@@ -104,14 +70,12 @@ class Builder:
         step = node.step
         if isinstance(step, steps.Batch):
             return self._batch(node, step, state, epoch)
-        if isinstance(step, _TRANSFORMS):
+        if isinstance(step, TRANSFORMS):
             return self._transforms(node, state, epoch)
-        if isinstance(step, (steps.Concatenate, steps.Zip, steps.Mix)):
+        if isinstance(step, (steps.Concatenate, steps.Zip, steps.SampleFrom)):
             return self._combination(node, state, epoch)
         if isinstance(step, steps.Repeat):
-            # Reading ahead of its turn may overdraw by a block: not where memory is short.
-            roomy = self._context.most_nbytes >= gather.ROOMY_NBYTES
-            return reshape.Repeat(lambda s, n: self.build(node.input, s, (*epoch, n)), step.count, state, ahead=roomy)
+            return self._repeat(node, step, state, epoch)
         if isinstance(step, steps.Interleave):
             return self._nested(node, step, state, epoch)
         return self._simple(node, state, epoch)
@@ -128,28 +92,37 @@ class Builder:
         step = node.step
         inner = self.build(node.input, None if state is None else _inner(step, state), epoch)
         if isinstance(step, steps.Take):
-            return reshape.Take(inner, step.count, state)
+            return reshape.TakeStream(inner, step.count, state)
         if isinstance(step, steps.Skip):
-            return reshape.Skip(inner, step.count, state)
+            return reshape.SkipStream(inner, step.count, state)
         if isinstance(step, steps.Shard):
             return reshape.Stride(inner, step.index, step.world, state)
         if isinstance(step, steps.Unbatch):
-            return reshape.Unbatch(self._context, inner)
+            return reshape.UnbatchStream(self._context, inner)
+        if isinstance(step, steps.Shuffle) and step.exact:
+            raise InvalidInput(
+                f"shuffle: exact=True cannot keep what comes out of {node.input.step.describe()}. Put it right after "
+                "reading and the maps and filters that belong to it, or shuffle by windows."
+            )
         if isinstance(step, steps.Shuffle):
-            return Mix(self._context, inner, width_of(step), ("mix", step.seed, *epoch), state)
+            return WindowShuffle(self._context, inner, width_of(step), ("mix", step.seed, *epoch), state)
         raise InvalidInput(f"There is no way to run {step.describe()}.")
 
     def _batch(self, node: Node, step: steps.Batch, state: State, epoch: Epoch) -> Stream:
         segment = segment_of(node.input, self.source_at)
         if segment is not None and decodes_into_batches(segment):
             return self._row_batches(segment, step, state, epoch)
-        inner = self.build(node.input, None if state is None else state["in"], epoch)
-        return Batches(self._context, inner, step, state)
+        last = node.input.step if isinstance(node.input.step, Normalise) and not step.pad else None
+        below = node.input if last is None else node.input.input
+        inner = self.build(below, None if state is None else state["in"], epoch)
+        return Batches(self._context, inner, step, state, last)
 
     def _row_batches(self, segment: Segment, step: steps.Batch, state: State, epoch: Epoch) -> Stream:
         source, shuffle, shard = segment.source, segment.shuffle, segment.shard
         assert isinstance(source, RowSource)
-        sized: dict[str, Any] = {"size": step.size, "drop_last": step.drop_last}
+        known = segment.before + segment.after
+        finish = Finish(known, source.schema(), epoch) if known else None
+        sized: dict[str, Any] = {"size": step.size, "drop_last": step.drop_last, "finish": finish}
         if shard is None:
             order = row_order(source, shuffle, Stripe(), epoch)
             return RowBatches(self._context, source, order, at=0 if state is None else state, **sized)
@@ -157,30 +130,35 @@ class Builder:
         return RowBatches(self._context, source, legs, at=0, **sized)
 
     def _transforms(self, node: Node, state: State, epoch: Epoch) -> Stream:
-        found: list[steps.Step] = []
-        while isinstance(node.step, _TRANSFORMS):
-            found.insert(0, node.step)
-            node = node.input
-        inner = self.build(node, None if state is None else state["in"]["in"], epoch)
+        found, below = descend(node, TRANSFORMS)
+        inner = self.build(below, None if state is None else state["in"]["in"], epoch)
         context = replace(self._context, epoch=epoch)
         return reshape.MapElements(context, inner, Fused(tuple(found)), chunk=_chunk(found), state=state)
 
     def _combination(self, node: Node, state: State, epoch: Epoch) -> Stream:
         step = node.step
         if isinstance(step, steps.Concatenate):
-            return combine.Concatenate([self._later(child, epoch) for child in node.inputs], state)
+            return combine.ConcatenateStream([self._later(child, epoch) for child in node.inputs], state)
         saved = [None] * len(node.inputs) if state is None else (state if isinstance(step, steps.Zip) else state["in"])
         inners = [
             self.build(child, None if s is None else s["in"], epoch)
             for child, s in zip(node.inputs, saved, strict=True)
         ]
         if isinstance(step, steps.Zip):
-            return combine.Zip(self._context, inners, state)
-        assert isinstance(step, steps.Mix)
+            return combine.ZipStream(self._context, inners, state)
+        assert isinstance(step, steps.SampleFrom)
         return combine.Weighted(self._context, inners, step.weights, ("weighted", step.seed, *epoch), state)
 
     def _later(self, child: Node, epoch: Epoch) -> Callable[[State], Stream]:
         return lambda state: self.build(child, state, epoch)
+
+    def _repeat(self, node: Node, step: steps.Repeat, state: State, epoch: Epoch) -> Stream:
+        def again(saved: State, number: int) -> Stream:
+            return self.build(node.input, saved, (*epoch, number))
+
+        # Reading ahead of its turn may overdraw by a block: not where memory is short.
+        roomy = self._context.most_nbytes >= _AHEAD_NBYTES
+        return reshape.RepeatStream(again, step.count, state, ahead=roomy, sharded=self._context.sharded)
 
     def _nested(self, node: Node, step: steps.Interleave, state: State, epoch: Epoch) -> Stream:
         def open_one(element: Any, saved: State) -> Stream:
@@ -199,6 +177,8 @@ class Builder:
         return Nested(inner, open_one, cycle=cycle, block=step.block, state=state, again=again)
 
     def _segment(self, segment: Segment, state: State, epoch: Epoch) -> Stream:
+        segment = self._with_store(segment)
+
         def build(stripe: Stripe, thin: bool, saved: State) -> Stream:
             if isinstance(segment.source, RowSource):
                 return self._rows(segment, segment.source, stripe, epoch, saved)
@@ -206,7 +186,27 @@ class Builder:
 
         if segment.shard is None:
             return build(Stripe(), False, state)
-        return Legs(build, _thins(segment.source), segment.shard.index, segment.shard.world, state)
+        return Legs(build, _thins(segment), segment.shard.index, segment.shard.world, state)
+
+    def _with_store(self, segment: Segment) -> Segment:
+        """The segment over a row store of its source, where its shuffle wants one."""
+        source, shuffle = segment.source, segment.shuffle
+        if shuffle is None or isinstance(source, RowSource):
+            return segment
+        if id(source) not in self._stored:
+            wanted = store_wanted(source, shuffle)
+            self._stored[id(source)] = source if wanted is None else self._store(source, shuffle, wanted, segment)
+        return replace(segment, source=self._stored[id(source)])
+
+    def _store(self, source: UnitSource, shuffle: steps.Shuffle, wanted: Wanted, segment: Segment) -> UnitSource:
+        try:
+            return stored_rows(self._context, source, wanted.folder, wanted.limit, wanted.share)
+        except DiskTooSmall as error:
+            if wanted.must or segment.shard is not None:  # ranks that do not agree would lose rows
+                raise
+            self._context.events.emit("rowstore.refused", source.label, reason=str(error))
+            warn(source, quality_of_units(source, shuffle, rows=5_000))
+            return source
 
     def _rows(self, segment: Segment, source: RowSource, stripe: Stripe, epoch: Epoch, state: State) -> Stream:
         order = row_order(source, segment.shuffle, stripe, epoch)
@@ -218,18 +218,20 @@ class Builder:
     def _units(
         self, segment: Segment, source: UnitSource, stripe: Stripe, thin: bool, epoch: Epoch, state: State
     ) -> Stream:
+        segment = _augmented_early(segment)
         after = segment.after
         mapped = None if state is None or not after else state
         mixed = mapped["in"]["in"] if mapped is not None else (None if after else state)
         read_state = mixed if segment.shuffle is None else (None if mixed is None else mixed["in"])
-        order = unit_order(source, segment.shuffle, stripe, thin, epoch)
+        arranged = arrange(source, segment.shuffle, stripe, thin, epoch)
         context = replace(self._context, epoch=epoch)
-        cycle = _SHUFFLED_CYCLE if segment.shuffle is not None else 1
-        stream: Stream = UnitBlocks(context, source, order, cycle=cycle, fused=Fused(segment.before), state=read_state)
-        if segment.shuffle is not None:
-            gather.prepare(context.most_nbytes)
+        cycle = SHUFFLED_CYCLE if segment.shuffle is not None else 1
+        stream: Stream = UnitBlocks(
+            context, arranged.source, arranged.order, cycle=cycle, fused=Fused(segment.before), state=read_state
+        )
+        if segment.shuffle is not None and arranged.width is not None:
             key: tuple[int | str, ...] = ("mix", segment.shuffle.seed, *epoch, stripe.rank, stripe.world, stripe.start)
-            stream = Mix(context, stream, width_of(segment.shuffle), key, mixed)
+            stream = WindowShuffle(context, stream, arranged.width, key, mixed)
         if after:
             stream = reshape.MapElements(context, stream, Fused(after), chunk=_chunk(list(after)), state=mapped)
         return stream
@@ -240,15 +242,14 @@ def _inner(step: steps.Step, state: State) -> State:
     return state if isinstance(step, steps.Unbatch) else state["in"]
 
 
-def decodes_into_batches(segment: Segment) -> bool:
-    """Whether rows can be decoded straight into batches: nothing in between may change, drop or add one."""
-    return (
-        isinstance(segment.source, RowSource)
-        and not segment.before
-        and not segment.after
-        and segment.source.on_error.mode == "raise"
-        and segment.source.schema().fixed
-    )
+def _augmented_early(segment: Segment) -> Segment:
+    """The segment with pictures augmented as they are read, where their place in the data is still known."""
+    first = list(takewhile(lambda step: isinstance(step, Prepare), segment.after))
+    while first and not isinstance(first[-1], Augment):
+        first.pop()
+    if segment.shuffle is None or not first:
+        return segment
+    return replace(segment, before=segment.before + tuple(first), after=segment.after[len(first) :])
 
 
 def _chunk(transforms: list[steps.Step]) -> int:
@@ -259,42 +260,11 @@ def _chunk(transforms: list[steps.Step]) -> int:
     return 1 << 40 if all(isinstance(s, steps.MapBatches) for s in transforms) else _CHUNK_ROWS
 
 
-def _thins(source: Source) -> Callable[[int], bool]:
+def _thins(segment: Segment) -> Callable[[int], bool]:
+    source = segment.source
+
     def thin(world: int) -> bool:
-        return isinstance(source, UnitSource) and source.num_units() < _UNITS_PER_RANK * world and world > 1
+        few = isinstance(source, UnitSource) and num_units(source, segment.shuffle) < _UNITS_PER_RANK * world
+        return few and world > 1
 
     return thin
-
-
-def width_of(shuffle: steps.Shuffle) -> Width:
-    """A window in rows (a number) or bytes (a size)."""
-    if shuffle.window is None:
-        return Width()
-    if isinstance(shuffle.window, int):
-        return Width(rows=shuffle.window, nbytes=1 << 60)
-    return Width(nbytes=parse_size(shuffle.window))
-
-
-def row_order(source: RowSource, shuffle: steps.Shuffle | None, stripe: Stripe, epoch: Epoch) -> RowOrder:
-    """Rows as stored, or in an exact random order that costs no memory."""
-    total = source.num_rows()
-    if shuffle is None:
-        return RowOrder(lambda places: places, total, stripe)
-    return RowOrder(Permutation(total, key_of("rows", shuffle.seed, *epoch)).at, total, stripe)
-
-
-def unit_order(
-    source: UnitSource, shuffle: steps.Shuffle | None, stripe: Stripe, thin: bool, epoch: Epoch
-) -> UnitOrder:
-    """Units as stored or permuted; shared out, or read by every rank that then keeps every n-th row."""
-    total = source.num_units()
-    keep = (stripe.rank, stripe.world) if thin else (0, 1)
-    cut = replace(stripe, rank=0, world=1) if thin else stripe
-    if shuffle is None:
-        return UnitOrder(lambda place: place, total, cut, keep)
-    permutation = Permutation(total, key_of("units", shuffle.seed, *epoch))
-
-    def unit_at(place: int) -> int:
-        return int(permutation.at(np.array([place]))[0])
-
-    return UnitOrder(unit_at, total, cut, keep)

@@ -6,28 +6,32 @@ Does not cover: rewriting (plan/rewrite.py); it reads what the builder will do, 
 
 from __future__ import annotations
 
+from penstock.core.errors import PenstockError
+from penstock.core.events import fallbacks_in_words
 from penstock.core.schema import Schema
 from penstock.core.sizes import size
-from penstock.core.source import RowSource, Source
-from penstock.engine.build import Segment, decodes_into_batches, segment_of, width_of
-from penstock.engine.cache import cached_source
+from penstock.core.source import RowSource, decoded_nbytes
+from penstock.engine.arrange import width_of
 from penstock.engine.pipe import cores
+from penstock.engine.prepare.columns import prepared_schema
+from penstock.engine.quality import quality_of
+from penstock.engine.rowstore.choose import store_wanted
+from penstock.engine.rowstore.store import stores_folder
 from penstock.engine.run import READY_LEAST
-from penstock.engine.stream import ReadAhead
+from penstock.engine.segment import Segment, decodes_into_batches, segment_of, source_of
+from penstock.engine.streams.stream import ReadAhead
 from penstock.plan import steps
+from penstock.plan.prepare import Normalise, Prepare
 from penstock.plan.steps import Node
 
 
 def explain(node: Node) -> str:
-    """One stage a line, in the order in which data passes them, with its bytes."""
-    return "\n".join(_stages(node, ""))
-
-
-def source_of(node: Node) -> Source | None:
-    """The source at the head of a chain; a cache is shown as one, and not opened."""
-    if isinstance(node.step, steps.Cache):
-        return cached_source(node, source_of, None)
-    return node.step.source if isinstance(node.step, steps.Read) else None
+    """One stage a line, in the order in which data passes them, with its bytes; then what went a slower way."""
+    lines = _stages(node, "")
+    slower = fallbacks_in_words()
+    if slower:
+        lines += ["slower ways that this process has gone so far:", *(f"   {line}" for line in slower)]
+    return "\n".join(lines)
 
 
 def _stages(node: Node, indent: str) -> list[str]:
@@ -44,9 +48,13 @@ def _stages(node: Node, indent: str) -> list[str]:
     nbytes = step.size * _row_nbytes(node.input)
     held = f"{size(nbytes)} a batch, up to {size(nbytes * (_jobs() + READY_LEAST + 1))}"
     if below is not None and decodes_into_batches(below):
+        known = " + ".join(["decode", *(s.describe() for s in below.before + below.after)])
         return [indent + line for line in _order_lines(below)] + [
-            f"{indent}-> decode straight into {step.describe()}: {held}"
+            f"{indent}-> {known} straight into {step.describe()}: {held}"
         ]
+    if isinstance(node.input.step, Normalise) and not step.pad:
+        known = node.input.step.describe()
+        return [*_stages(node.input.input, indent), f"{indent}-> {known} into {step.describe()}: {held}"]
     return [*_stages(node.input, indent), f"{indent}-> {step.describe()}: {held}"]
 
 
@@ -64,6 +72,12 @@ def _segment_lines(segment: Segment) -> list[str]:
         width = width_of(segment.shuffle)
         held = f"{width.rows} rows" if width.rows is not None else f"up to {size(width.nbytes + nbytes)}"
         lines.append(f"-> mix rows of a window: {held}")
+        found = quality_of(segment)
+        lines.append(f"   {found.how}: coverage {found.coverage:.2f} of a uniform shuffle's")
+        wanted = store_wanted(source, segment.shuffle)
+        if wanted is not None:
+            folder = stores_folder() if wanted.folder is None else wanted.folder
+            lines.append(f"   row store in {folder}: about {size(decoded_nbytes(source))} on disk, written once")
     if segment.after:
         lines.append("-> " + " + ".join(s.describe() for s in segment.after) + " (one job)")
     return lines
@@ -85,9 +99,19 @@ def _jobs() -> int:
 
 
 def _row_nbytes(node: Node) -> int:
-    """Bytes of a row as far as the source tells; functions may change it."""
+    """Bytes of a row as far as the source and known steps tell; functions may change it."""
+    known: list[Prepare] = []
     while node.inputs and not isinstance(node.step, steps.Cache):
+        if isinstance(node.step, Prepare):
+            known.insert(0, node.step)
         node = node.input
     source = source_of(node)
     schema: Schema | None = None if source is None else source.schema()
-    return 0 if schema is None else schema.row_nbytes
+    if schema is None:
+        return 0
+    try:
+        for step in known:
+            schema = prepared_schema(step, schema)
+    except PenstockError:
+        return schema.row_nbytes  # a function in between has made something else of the rows
+    return schema.row_nbytes

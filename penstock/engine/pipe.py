@@ -1,7 +1,7 @@
 """The pipe's width: one data budget for the whole process, and who watches it.
 
 Covers: the shared budget, the watchdog's ladder for running streams, the context of a new run.
-Does not cover: measuring and deciding (memory/), the streams (engine/build.py).
+Does not cover: measuring and deciding (memory/), the streams (build.py).
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ import os
 import threading
 import weakref
 
+from penstock.core.errors import OutOfMemory
 from penstock.core.events import events
-from penstock.engine.block_buffers import BlockBuffers
-from penstock.engine.cache import drop_cached, keep_again
-from penstock.engine.place import Places
-from penstock.engine.slabs import SlabPool
-from penstock.engine.stream import Context
-from penstock.engine.tune import Tuner
-from penstock.engine.workers import Pool
+from penstock.engine.buffers.array_memory import ArrayMemory
+from penstock.engine.buffers.batch import SlabPool
+from penstock.engine.buffers.blocks import BlockBuffers
+from penstock.engine.cache.source import drop_cached, keep_again
+from penstock.engine.run import Run
+from penstock.engine.streams.stream import Context
+from penstock.engine.workers.placement import Places
+from penstock.engine.workers.threads import Pool
+from penstock.engine.workers.tune import Tuner
 from penstock.memory.arenas import share_arenas
 from penstock.memory.budget import Budget
 from penstock.memory.limits import current_limit, current_reserve
@@ -53,7 +56,9 @@ class Pipe:
                 self.budget.resize(total)
             self._count += 1
             if self._watchdog is None:
-                self._watchdog = Watchdog(self.budget, lambda: current_limit().nbytes, meter, self._ladder())
+                self._watchdog = Watchdog(
+                    self.budget, lambda: current_limit().nbytes, meter, self._ladder(), give_up=self._give_up
+                )
                 self._watchdog.start()
         share_arenas()  # before the pool's threads start
         pool = Pool(cores())
@@ -62,6 +67,7 @@ class Pipe:
             pool=pool,
             slabs=SlabPool(self.budget),
             buffers=BlockBuffers(self.budget),
+            arrays=ArrayMemory(self.budget),
             most_nbytes=self.budget.total,
             look=self._look,
             events=events,
@@ -103,6 +109,11 @@ class Pipe:
             Rung("allocator", lambda: (trim_allocator(), None)[1]),
         ]
 
+    def _give_up(self, words: str) -> None:
+        """Stop every run with a verdict; it is raised where the next batch is asked for."""
+        for running in tuple(self._runs):
+            running.fail(OutOfMemory(words, phase="data", micro=0))
+
     def _each(self, action: str) -> None:
         for running in tuple(self._runs):
             getattr(running, action)()
@@ -114,6 +125,12 @@ class _Running:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._threads = context.pool.size
+        self.run: weakref.ref[Run] | None = None
+
+    def fail(self, error: BaseException) -> None:
+        run = None if self.run is None else self.run()
+        if run is not None:
+            run.fail(error)
 
     def narrow(self) -> None:
         self._context.read_ahead.factor = 0.34
@@ -125,6 +142,8 @@ class _Running:
         self._context.slabs.drop_idle()
         if self._context.buffers is not None:
             self._context.buffers.drop_idle()
+        if self._context.arrays is not None:
+            self._context.arrays.drop_idle()
         if self._context.places is not None:
             self._context.places.processes.drop_idle()
 

@@ -1,87 +1,85 @@
-"""How good a shuffle is, as numbers.
+"""How well the shuffle of a plan mixes, and a warning where it does not.
 
-Covers: rank correlation and mean displacement of the order of an epoch, against a uniform shuffle.
-Does not cover: making orders (order/, engine/mix.py).
-
-The order is measured on stand-in rows: a source of the same units whose rows are their own numbers. Nothing is read.
+Covers: `ds.shuffle_quality()`, the event that the report shows, the warning below 0.8.
+Does not cover: the measure (mixing.py), making orders (order/, arrange.py).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from penstock.core.errors import InvalidInput
-from penstock.core.source import RowSource, UnitSource
-from penstock.engine.build import Segment, row_order, segment_of, unit_order, width_of
-from penstock.engine.explain import source_of
-from penstock.order.permutation import generator
+from penstock.core.events import events
+from penstock.core.source import RowSource, UnitSource, decoded_nbytes
+from penstock.engine.arrange import width_of
+from penstock.engine.mixing import GOOD, ShuffleQuality, measured, quality_of_units, warn
+from penstock.engine.rowstore.choose import store_wanted
+from penstock.engine.segment import Segment, row_order, segments_of
+from penstock.order.permutation import Permutation, key_of
 from penstock.order.stripe import Stripe
 from penstock.plan.steps import Node
 
+SINGLE_ROWS = "rows in exactly random order"
+STORED_ROWS = "rows in exactly random order, through a row store on disk"
 
-@dataclass(frozen=True)
-class ShuffleQuality:
-    """1.0 displacement and 0.0 correlation are a uniform shuffle; 0.0 and 1.0 are no shuffle at all."""
-
-    rank_correlation: float
-    displacement: float
-    rows: int
-    exact: bool
-
-    def __str__(self) -> str:
-        kind = "exact, over all rows" if self.exact else "units in random order, rows mixed by windows"
-        return (
-            f"{kind}: rank correlation {self.rank_correlation:+.3f} (uniform 0), "
-            f"mean displacement {self.displacement:.1%} of a uniform shuffle's, measured on {self.rows:,} rows"
-        )
+FEW_ROWS = 10_000
+"""Datasets below this are not warned of: a tenth of their epoch is a few batches."""
 
 
 def shuffle_quality(node: Node, rows: int) -> ShuffleQuality:
-    """Measure the first epoch's order of the source at the head of a chain, on at most `rows` places."""
-    while node.inputs and segment_of(node, source_of) is None:
-        node = node.input
-    segment = segment_of(node, source_of)
+    """Measure the first epoch's order of the source at the head of a chain, on about `rows` places."""
+    segment = next(segments_of(node), None)
     if segment is None or segment.shuffle is None:
         raise InvalidInput("shuffle_quality: there is no shuffle directly above a source in this chain.")
-    if isinstance(segment.source, RowSource):
-        order = row_order(segment.source, segment.shuffle, Stripe(), (0,))
-        step = max(1, order.total // rows)
-        places = np.arange(0, order.total, step, dtype=np.int64)
-        return _measure(order.rows_at(places), places, order.total, exact=True)
-    return _windowed(segment, segment.source, rows)
+    return quality_of(segment, rows)
 
 
-def _windowed(segment: Segment, source: UnitSource, rows: int) -> ShuffleQuality:
-    """The order of a windowed shuffle, by unit and place inside it."""
-    assert segment.shuffle is not None
-    order = unit_order(source, segment.shuffle, Stripe(), False, (0,))
-    width = width_of(segment.shuffle)
-    row_nbytes = max(1, source.schema().row_nbytes)
-    total = source.num_rows() or max(1, source.num_units()) * max(1, 8_000_000 // row_nbytes)
-    per_unit = max(1, total // max(1, source.num_units()))
-    window_rows = width.rows or max(1, width.nbytes // row_nbytes)
-    window_units = max(1, round(window_rows / per_unit))
-    sampled = max(1, min(per_unit, rows // max(1, source.num_units())))
-    found: list[np.ndarray] = []
-    for number, first in enumerate(range(0, order.total, window_units)):
-        units = [order.unit_at(place) for place in range(first, min(first + window_units, order.total))]
-        inside = (np.arange(sampled) * per_unit) // sampled
-        window = np.concatenate([unit * per_unit + inside for unit in units])
-        if window_rows < per_unit:  # the window is smaller than a unit: rows move only inside their stretch
-            moved = np.arange(len(window)).reshape(-1, max(1, sampled * window_rows // per_unit) or 1)
-            window = np.concatenate([window[generator("q", number, i).permutation(m)] for i, m in enumerate(moved)])
-        else:
-            window = window[generator("quality", number).permutation(len(window))]
-        found.append(window)
-    values = np.concatenate(found)
-    places = np.linspace(0, total - 1, len(values)).astype(np.int64)
-    return _measure(values, places, total, exact=False)
+def quality_of(segment: Segment, rows: int = 20_000) -> ShuffleQuality:
+    """As `shuffle_quality`, of a segment that has a shuffle."""
+    shuffle, source = segment.shuffle, segment.source
+    assert shuffle is not None
+    if isinstance(source, RowSource):
+        order = row_order(source, shuffle, Stripe(), (0,))
+        at = order.rows_at
+        return measured(lambda first, last: at(np.arange(first, last)), order.total, rows, SINGLE_ROWS, exact=True)
+    if store_wanted(source, shuffle) is None:
+        return quality_of_units(source, shuffle, rows)
+    total = max(1, source.num_rows() or decoded_nbytes(source) // max(1, source.schema().row_nbytes))
+    spread = Permutation(total, key_of("quality", shuffle.seed))
+    return measured(lambda first, last: spread.at(np.arange(first, last)), total, rows, STORED_ROWS, exact=True)
 
 
-def _measure(values: np.ndarray, places: np.ndarray, total: int, *, exact: bool) -> ShuffleQuality:
-    ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable")
-    correlation = float(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1]) if len(ranks) > 1 else 0.0
-    moved = float(np.abs(values - places).mean() / (total / 3)) if total > 1 else 1.0
-    return ShuffleQuality(round(correlation, 4), round(moved, 4), len(values), exact)
+def tell(node: Node) -> None:
+    """An event for every shuffle in a plan: how well it mixes; and a warning where that is badly."""
+    for segment in segments_of(node):
+        if segment.shuffle is not None:
+            _tell(segment)
+
+
+def _tell(segment: Segment) -> None:
+    source, shuffle = segment.source, segment.shuffle
+    assert shuffle is not None
+    how = _exactly(segment)
+    if how is not None:
+        events.emit("shuffle.mixes", source.label, exact=True, coverage=1.0, how=how)
+        return
+    assert isinstance(source, UnitSource)
+    if decoded_nbytes(source) // max(1, source.schema().row_nbytes) < FEW_ROWS:
+        return
+    found = quality_of_units(source, shuffle, rows=5_000)
+    numbers = {"coverage": found.coverage, "worst_tenth": found.worst_tenth}
+    events.emit("shuffle.mixes", source.label, exact=False, **numbers, how=found.how, sentence=found.sentence)
+    if found.coverage < GOOD:
+        warn(source, found)
+
+
+def _exactly(segment: Segment) -> str | None:
+    """How a shuffle comes to a uniformly random order; None where it does not. Nothing is read or measured for it."""
+    source, shuffle = segment.source, segment.shuffle
+    assert shuffle is not None
+    if isinstance(source, RowSource):
+        return SINGLE_ROWS
+    if store_wanted(source, shuffle) is not None:
+        return STORED_ROWS
+    at_once = shuffle.window is None and decoded_nbytes(source) <= width_of(shuffle).nbytes
+    return "all rows in one window" if at_once else None

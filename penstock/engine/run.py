@@ -1,7 +1,7 @@
 """One pass over a dataset: a driver thread pulls the streams, the consumer takes what is ready.
 
 Covers: starting, handing over, stopping cleanly, measuring how long the consumer waited, positions.
-Does not cover: what the streams do (engine/build.py), how much memory there is (engine/pipe.py).
+Does not cover: what the streams do (build.py), how much memory there is (pipe.py).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any
 from penstock.core.block import Block, column_value, to_numpy
 from penstock.core.errors import Stopped
 from penstock.core.tree import unflatten
-from penstock.engine.rows import BatchList, Elements
-from penstock.engine.stream import Context, Piece, State, Stream
+from penstock.engine.buffers.leased_rows import BatchList, Elements
+from penstock.engine.streams.stream import Context, Piece, State, Stream
+from penstock.order.position import progress
 
 READY_LEAST, READY_MOST = 2, 8
 """Pieces kept ready for the consumer: as few as do, more when it had to wait although the data side had been ahead."""
@@ -42,6 +43,7 @@ class Run:
         self._ready_most = READY_LEAST
         self._was_full = False
         self._stopping = False
+        self._failure: BaseException | None = None
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
 
@@ -53,11 +55,11 @@ class Run:
 
     def take(self) -> Piece | None:
         """The next piece, waited for; None at the end. Errors of the data side are raised here, in order."""
-        if os.getpid() != self._pid:
-            raise Stopped("This iterator was made before a fork; call iter() on the dataset again in the child.")
         with self._change:
             if not self._ready:
                 self._wait()
+            if self._failure is not None:
+                raise self._failure
             if self._stopping and not self._ready:
                 raise Stopped("The stream is closed.")
             found = self._ready[0]
@@ -72,9 +74,22 @@ class Run:
 
     def _wait(self) -> None:
         began = time.perf_counter()
-        while not self._ready and not self._stopping:
+        while not self._ready and not self._stopping and self._failure is None:
             self._change.wait()
         self.waited_s += time.perf_counter() - began
+
+    def check_process(self) -> None:
+        """Refuse to serve a forked child: what is at hand there is served by the parent too."""
+        if os.getpid() != self._pid:
+            raise Stopped("This iterator was made before a fork; call iter() on the dataset again in the child.")
+
+    def fail(self, error: BaseException) -> None:
+        """Stop working and raise this where the next piece is asked for. What is ready is let go: memory is short."""
+        with self._change:
+            self._failure = error
+            self._ready.clear()
+            self._change.notify_all()
+        self.context.pool.close(wait=False)
 
     def stop(self) -> None:
         """End threads and give everything back. Safe to call twice, after a fork and at interpreter exit."""
@@ -85,6 +100,20 @@ class Run:
                 return
             self._stopping = True
             self._change.notify_all()
+        try:
+            self._end()
+        finally:  # a second Ctrl-C while threads are waited for must not leave the watchdog behind
+            self._on_stop()
+        self.context.events.emit(
+            "run.ended",
+            "data",
+            rows=self.rows,
+            wall_s=time.perf_counter() - self.started_s,
+            waited_s=self.waited_s,
+            threads=self.context.pool.size,
+        )
+
+    def _end(self) -> None:
         if self.context.places is not None:
             self.context.places.close()
         self.context.pool.close()
@@ -94,15 +123,8 @@ class Run:
         self.context.slabs.close()
         if self.context.buffers is not None:
             self.context.buffers.close()
-        self._on_stop()
-        self.context.events.emit(
-            "run.ended",
-            "data",
-            rows=self.rows,
-            wall_s=time.perf_counter() - self.started_s,
-            waited_s=self.waited_s,
-            threads=self.context.pool.size,
-        )
+        if self.context.arrays is not None:
+            self.context.arrays.close()
 
     def _drive(self) -> None:
         stream: Stream | None = None
@@ -132,10 +154,10 @@ class Run:
             if not self._ready and self._was_full and self._ready_most < READY_MOST:
                 self._ready_most += 1
                 self._was_full = False
-            while len(self._ready) >= self._ready_most and not self._stopping:
+            while len(self._ready) >= self._ready_most and not self._stopping and self._failure is None:
                 self._was_full = True
                 self._change.wait()
-            if self._stopping:
+            if self._stopping or self._failure is not None:
                 return False
             self._ready.append(piece)
             self._change.notify_all()
@@ -155,6 +177,7 @@ class StreamIterator(Iterator[Any]):
         self._describe = describe
         self._before: State = None if state is None else state["in"]
         self._used = 0 if state is None else state["used"]
+        self._reach: int = 0 if state is None else state.get("to", 0)
         self._piece: Piece | None = None
         self._first, self._rows = 0, _NO_ROWS
         self._done = done
@@ -167,6 +190,7 @@ class StreamIterator(Iterator[Any]):
         return self
 
     def __next__(self) -> Any:
+        self._run.check_process()
         while self._piece is None or self._used >= self._piece.elements.nrows:
             if self._ended:
                 raise StopIteration
@@ -192,6 +216,7 @@ class StreamIterator(Iterator[Any]):
         self._first, self._rows = 0, _NO_ROWS
         try:
             self._piece = self._run.take()
+            self._reach = 0 if self._piece is None else progress(self._piece.after)
             if self._piece is not None and self._piece.before is not None:
                 self._before = self._piece.before
             elif self._before is None:
@@ -212,7 +237,10 @@ class StreamIterator(Iterator[Any]):
         """Where the stream stands: give it to `ds.resume` to continue with the next element."""
         if self._piece is not None and self._used >= self._piece.elements.nrows:
             return self._describe({"in": self._piece.after, "used": 0}, self._done)
-        return self._describe({"in": self._before, "used": self._used}, self._done)
+        now: dict[str, Any] = {"in": self._before, "used": self._used}
+        if self._used:
+            now["to"] = self._reach
+        return self._describe(now, self._done)
 
     @property
     def waited_s(self) -> float:

@@ -1,7 +1,7 @@
 """Batch buffers that are used again and again.
 
 Covers: leased, page-backed buffers that come back by themselves when the consumer drops its arrays.
-Does not cover: filling them (engine/batch.py, engine/rowwise.py).
+Does not cover: filling them (engine/streams/batch.py, engine/streams/rows.py).
 
 A fresh buffer costs a page fault every 4 KB, which is a third of a decode; a recycled one costs nothing. Buffers are
 anonymous maps, so that one that is given up goes back to the system at once instead of into malloc's heap.

@@ -1,7 +1,7 @@
 """Buffers of blocks that are used again and again.
 
 Covers: lending page-backed arrays to sources while they read, taking them back, keeping a few.
-Does not cover: batch buffers (engine/slabs.py), who asks (sources/, through memory/buffers.py).
+Does not cover: batch buffers (batch.py), who asks (sources/, through memory/buffers.py).
 
 A fresh page costs more than the numbers that are written into it, and what one thread allocates and another frees
 stays in the allocator's books. A buffer that is lent is paid by the lease of whoever reads into it, but for what it is
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.engine.slabs import IdleSlabs, Loan, LoanedArray, Slab, datetimes
+from penstock.engine.buffers.batch import IdleSlabs, Loan, LoanedArray, Slab, datetimes
 from penstock.memory.budget import Lease
 
 _PAGE = 4096

@@ -1,7 +1,7 @@
 """Blocks of a source that are in memory, so that reading ahead can wait until earlier ones are let go.
 
 Covers: counting blocks that are under way and those in use, and whether one more may be read.
-Does not cover: starting reads (engine/units.py), leases (memory/budget.py).
+Does not cover: starting reads (engine/streams/units.py), leases (memory/budget.py).
 
 While the last rows of a window are gathered, the next window is there already. Reading for the one after it at that
 moment would take the memory of a third window, for the few milliseconds until the first is let go.
@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import weakref
 
-from penstock.engine.rows import Hold
+from penstock.engine.buffers.leased_rows import Hold
 
 
-class GivenOut:
+class BlocksInUse:
     """What one source gave to one run, whatever the epoch: the end of one and the start of the next meet."""
 
     def __init__(self) -> None:

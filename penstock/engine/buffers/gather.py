@@ -1,56 +1,20 @@
 """Rows of several blocks in mixed order, into arrays that are there already.
 
-Covers: choosing between the compiled copy and NumPy's, block by block.
-Does not cover: which rows (engine/mix.py), who pays for them (engine/rows.py).
-
-The compiled copy needs 0.07 us for a row of 168 bytes, NumPy's, over a scratch array, 0.16 (both measured). It is
-loaded in the background when first asked for, and only where Numba's own 60 MB do not matter.
+Covers: which columns are copied row by row as they are (native/gather.py), and which are converted, block by block.
+Does not cover: which rows (engine/streams/window_shuffle.py), who pays for them (leased_rows.py).
 """
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from penstock.core.block import Block, take_column
-
-ROOMY_NBYTES = 1_000_000_000
-"""A data budget from which on the compiled copy is worth its compiler's memory."""
+from penstock.native import gather as kernel
 
 _INDEX_NBYTES = 24
 """For each row its number in the window, its block and its row there."""
-
-_log = logging.getLogger("penstock")
-_lock = threading.Lock()
-_asked = False
-_kernel: Any = None
-
-
-def prepare(budget_nbytes: int, *, wait: bool = False) -> None:
-    """Load the compiled copy in the background if there is room for it; until then NumPy copies."""
-    global _asked
-    if budget_nbytes < ROOMY_NBYTES:
-        return
-    with _lock:
-        first, _asked = not _asked, True
-    if first and not wait:
-        threading.Thread(target=_load, name="penstock-compile", daemon=True).start()
-    elif wait and _kernel is None:
-        _load()
-
-
-def _load() -> None:
-    global _kernel
-    try:
-        from penstock.engine import gather_kernel
-    except Exception as error:  # a broken compiler costs speed, never the run
-        _log.warning("The compiled gather could not be loaded (%s); NumPy copies instead.", error)
-        return
-    _kernel = gather_kernel
 
 
 def scratch_nbytes(rows: int, out: Mapping[str, np.ndarray]) -> int:
@@ -60,14 +24,11 @@ def scratch_nbytes(rows: int, out: Mapping[str, np.ndarray]) -> int:
 
 def write_rows(blocks: Sequence[Block], ends: np.ndarray, order: np.ndarray, out: Mapping[str, np.ndarray]) -> None:
     """Row `order[i]` of the joined blocks to row i of every array in `out`."""
-    plain = {} if _kernel is None else {n: a for n, a in out.items() if _copyable(n, a, blocks)}
+    plain = {name: array for name, array in out.items() if _copyable(name, array, blocks)}
     if plain:
-        order = np.ascontiguousarray(order, np.int64)
-        which, rows = np.empty_like(order), np.empty_like(order)
-        _kernel.locate(order, ends, which, rows)
+        which, rows = kernel.locate(order, ends)
         for name, array in plain.items():
-            bases = np.array([block.columns[name].ctypes.data for block in blocks], np.int64)
-            _kernel.copy_rows(bases, which, rows, array.nbytes // len(array), array.ctypes.data)
+            kernel.copy_rows([np.asarray(block.columns[name]) for block in blocks], which, rows, array)
     if len(plain) < len(out):
         _write_by_block(blocks, ends, order, {n: a for n, a in out.items() if n not in plain})
 

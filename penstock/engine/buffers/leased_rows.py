@@ -13,7 +13,7 @@ import numpy as np
 
 from penstock.core.block import Block
 from penstock.core.schema import OBJECT
-from penstock.engine.gather import rows_by_block, write_rows
+from penstock.engine.buffers.gather import rows_by_block, write_rows
 from penstock.memory.budget import Budget, Lease
 
 
@@ -33,13 +33,13 @@ class Hold:
             lease.close()
 
 
-class Rows(Protocol):
+class AvailableRows(Protocol):
     """Some rows that are there, or that can be gathered at once."""
 
     @property
     def nrows(self) -> int: ...
 
-    def slice(self, start: int, stop: int) -> Rows: ...
+    def slice(self, start: int, stop: int) -> AvailableRows: ...
 
     def block(self) -> Block:
         """The rows as one block."""

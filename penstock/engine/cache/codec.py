@@ -1,7 +1,7 @@
 """Rows as bytes for a cache, without pickle: a cache folder may be shared, and bytes from it must not run code.
 
 Covers: blocks and fixed-size rows to bytes and back, checksums of many rows at once.
-Does not cover: where the bytes are kept (engine/cache_store.py).
+Does not cover: where the bytes are kept (row_store.py).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _weights_of(count: int) -> np.ndarray:
     return (np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)) | np.uint64(1)
 
 
-def checksum(data: bytes) -> int:
+def checksum(data: bytes | memoryview) -> int:
     """The checksum of one piece, as `checksums` has it; in few calls, since small files are checked one by one."""
     nbytes = len(data)
     words = nbytes // 8
@@ -66,7 +66,7 @@ def checksum(data: bytes) -> int:
     return (total ^ (total >> 32)) & 0xFFFFFFFF
 
 
-class Layout:
+class RecordLayout:
     """Rows of a fixed schema as records of equal size."""
 
     def __init__(self, schema: Schema) -> None:

@@ -1,7 +1,7 @@
 """A cache folder: entries of several datasets under one limit, shared by processes and runs.
 
 Covers: admitting bytes before they are written, locks, removing stale entries, a full or unwritable disk.
-Does not cover: what is in an entry's files (engine/cache_store.py, engine/cache_units.py).
+Does not cover: what is in an entry's files (row_store.py, unit_store.py).
 
 The bytes in use are the lengths of the files. A file is lengthened under the folder's lock before it is filled, so the
 limit holds at every moment, and a process that is killed leaves nothing that is not counted. Locks are those of the
@@ -18,10 +18,11 @@ import os
 import shutil
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from penstock.core.durable import replace_durably
 from penstock.core.events import events
 from penstock.core.sizes import size
 
@@ -36,12 +37,17 @@ UNIT = "unit-"
 
 _PARTIAL = "partial-"
 
+_PLACES = 1 << 40
+"""Bytes of the file in which fetches are locked; nothing is ever written to it."""
 
-class Folder:
+
+class CacheFolder:
     """The folder and its limit (None: as much as the disk holds)."""
 
     def __init__(self, path: str, limit: int | None) -> None:
         self.path, self.limit = os.path.abspath(os.path.expanduser(path)), limit
+        self.idle_s = STALE_S
+        """How long an entry must have lain idle before it makes room; with 0, the least recently opened goes first."""
         os.makedirs(self.path, exist_ok=True)
 
     @contextlib.contextmanager
@@ -80,7 +86,7 @@ class Folder:
             if entry.is_dir() and entry.name != keep:
                 idle_s = time.time() - _opened_s(entry.path)
                 same = _about(entry.path).get("label") == mine
-                if same or idle_s > STALE_S:
+                if same or idle_s > self.idle_s:
                     found.append((not same, -idle_s, entry.path))
         for _, _, path in sorted(found):
             if wanted <= 0:
@@ -91,6 +97,18 @@ class Folder:
                 events.emit("cache.evicted", os.path.basename(path), nbytes=nbytes)
         if wanted > 0:
             self._remove_unread()
+
+    def evictable(self, keep: str) -> int:
+        """Bytes of entries that would make room, were it needed; the lock is held."""
+        idle = (e.path for e in os.scandir(self.path) if e.is_dir() and e.name != keep and _is_idle(e.path))
+        return sum(_length(path) for path in idle if time.time() - _opened_s(path) > self.idle_s)
+
+    def remove_abandoned(self, prefix: str) -> None:
+        """Remove entries of processes that are gone, by the begin of their names."""
+        with self.locked() as note:
+            for entry in [e for e in os.scandir(self.path) if e.is_dir() and e.name.startswith(prefix)]:
+                _remove_idle(entry.path)
+            self.recount(note)
 
     def _remove_unread(self) -> None:
         """Units that nobody has read for long, of entries in use too: bytes of a bucket outlive the datasets in it.
@@ -112,7 +130,7 @@ class Folder:
 class Entry:
     """One dataset's files in the folder. Open entries are not removed by others."""
 
-    def __init__(self, folder: Folder, key: str, label: str) -> None:
+    def __init__(self, folder: CacheFolder, key: str, label: str) -> None:
         self._folder, self.key, self.label = folder, key, label
         self._where = os.path.join(folder.path, key)
         self.full = False
@@ -127,7 +145,7 @@ class Entry:
             about = json.dumps({"label": label}).encode()
             with open(self.path(f"{_PARTIAL}{os.getpid()}"), "wb") as file:
                 file.write(about)
-            os.replace(self.path(f"{_PARTIAL}{os.getpid()}"), self.path("about.json"))
+            replace_durably(self.path(f"{_PARTIAL}{os.getpid()}"), self.path("about.json"))
             folder.recount(note)
 
     def path(self, name: str) -> str:
@@ -137,6 +155,34 @@ class Entry:
     def partial(self, name: str) -> str:
         """A file of this entry that is not complete: removed by the next user if this one dies."""
         return self.path(f"{_PARTIAL}{os.getpid()}-{name}")
+
+    @contextlib.contextmanager
+    def fetching(self, numbers: Iterable[int]) -> Iterator[None]:
+        """The right to fetch units, which one thread of all processes has at a time: the others find them kept then.
+
+        Every unit is a byte that is locked, always in the same order, so that nobody waits for somebody who waits.
+        Nothing is locked where nothing can be kept, or where the system has no such locks.
+        """
+        file = None if self.full else self._open_locked(sorted({number % _PLACES for number in numbers}))
+        try:
+            yield
+        finally:
+            if file is not None:
+                os.close(file)
+
+    def _open_locked(self, places: Sequence[int]) -> int | None:
+        command = getattr(fcntl, "F_OFD_SETLKW", None)  # of a descriptor, not of a process: threads too
+        if command is None:
+            return None
+        file = os.open(self.path("fetching"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            for place in places:
+                fcntl.fcntl(file, command, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0))
+        except OSError as error:  # a file system without locks: bytes may be fetched more than once
+            os.close(file)
+            events.emit("cache.unlocked", self.label, reason=error.strerror or str(error))
+            return None
+        return file
 
     def mapped(self, name: str, count: int, dtype: np.dtype) -> np.ndarray:
         """An array in a file, zero at first, that all processes share."""
@@ -174,6 +220,15 @@ class Entry:
         except OSError as error:
             self.give_up(error)
             return None
+
+    def free_nbytes(self) -> int:
+        """Bytes that may still be added: below the folder's limit, and on the disk."""
+        disk = shutil.disk_usage(self._where).free
+        if self._folder.limit is None:
+            return disk
+        with self._folder.locked() as note:
+            used, idle = self._folder.recount(note), self._folder.evictable(self.key)
+        return min(disk + idle, self._folder.limit - _NOTES_NBYTES - used + idle)
 
     def discard(self, path: str) -> bool:
         """Remove a file and give its bytes back, unless it has another name that holds them; False if it was gone.
@@ -215,6 +270,15 @@ def _alone(use: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _is_idle(path: str) -> bool:
+    """Whether no process has an entry open."""
+    use = os.open(os.path.join(path, "use"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        return _alone(use)
+    finally:
+        os.close(use)
 
 
 def _remove_idle(path: str) -> bool:

@@ -1,7 +1,7 @@
 """What a cached result depends on, as a short text: the data, and the code that was applied to it.
 
 Covers: identifying users' functions by what they do, not by their name.
-Does not cover: what is kept under the key (engine/cache_store.py).
+Does not cover: what is kept under the key (row_store.py).
 
 A function is known by its bytecode, constants, defaults, closed-over values, and the functions and values it names
 globally. Line numbers and file names do not count, so that a moved function is the same function.

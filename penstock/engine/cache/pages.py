@@ -2,8 +2,8 @@
 
 Covers: which pages a read needs, fetching the missing ones in few requests, whole small files, and what a store said
 about a file.
-Does not cover: how pages are kept and limited (engine/cache_units.py, cache_folder.py), whose reads go this way
-(engine/cache_bytes.py), requests and retries (sources/remote.py).
+Does not cover: how pages are kept and limited (unit_store.py, cache_folder.py), whose reads go this way
+(remote_bytes.py), requests and retries (sources/storage/remote.py).
 
 Files that are read in parts are kept under their URL and the store's tag of their contents, so that a file that was
 replaced is read anew by the next process. Files that are read whole (images) are kept under their URL alone: asking
@@ -19,10 +19,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+from penstock.core.byte_cache import Fetch
 from penstock.core.events import events
-from penstock.core.keeping import Fetch
-from penstock.engine.cache_folder import Entry, Folder
-from penstock.engine.cache_units import FileUnits
+from penstock.engine.cache.folder import CacheFolder, Entry
+from penstock.engine.cache.unit_store import FileUnits
 
 PAGE_NBYTES = 1 << 20
 """Large enough that 50 GB are 50,000 files, small enough that reading a header fetches no more than it takes to ask."""
@@ -31,7 +31,7 @@ RUN_PAGES = 8
 """Missing neighbours that are fetched with one request: what is held beside the result is bounded by it."""
 
 PARALLEL = 16
-"""Ranges of one fetch that are read together (sources/remote.py)."""
+"""Ranges of one fetch that are read together (sources/storage/remote.py)."""
 
 KNOWN_FILES = 10_000
 """Files of which it is remembered what the store said."""
@@ -66,7 +66,7 @@ class Pages:
     def _opened(self, head: str) -> FileUnits | None:
         key = f"bytes-{hashlib.blake2b(head.encode(), digest_size=12).hexdigest()}"
         try:
-            return FileUnits(Entry(Folder(self._folder, self._limit), key, f"bytes of {head}"))
+            return FileUnits(Entry(CacheFolder(self._folder, self._limit), key, f"bytes of {head}"))
         except OSError as error:
             events.emit("cache.unusable", head, folder=self._folder, reason=error.strerror or str(error))
             return None
@@ -95,9 +95,15 @@ class Pages:
         """All bytes of a small file. More than the limit is not the whole file, so that it is not kept."""
         kept = self.kept_whole(url)
         if kept is None:
-            kept, store = fetch(), self._store_of(url)
-            if store is not None and (limit_nbytes is None or len(kept) <= limit_nbytes):
-                _keep(store, _number(url, "whole", 0), kept)
+            store = self._store_of(url)
+            if store is None:
+                return fetch()
+            with store.entry.fetching([_number(url, "whole", 0)]):
+                kept = self.kept_whole(url)
+                if kept is None:
+                    kept = fetch()
+                    if limit_nbytes is None or len(kept) <= limit_nbytes:
+                        _keep(store, _number(url, "whole", 0), kept)
         return kept
 
     def kept_whole(self, url: str) -> bytes | None:
@@ -119,20 +125,35 @@ class Pages:
         out = io.BytesIO()  # its value is taken without a copy, so that a read holds its result once
         page, last = offset // PAGE_NBYTES, (offset + length - 1) // PAGE_NBYTES
         while page <= last:
-            data = _kept(store, _number(url, tag, page))
-            count = 1
+            data, count = _kept(store, _number(url, tag, page)), 1
             if data is None:
-                while page + count <= last and count < RUN_PAGES and not store.has(_number(url, tag, page + count)):
-                    count += 1
-                data = fetch(url, page * PAGE_NBYTES, count * PAGE_NBYTES)
-                for i in range(min(count, len(data) // PAGE_NBYTES + 1)):  # up to the one in which the file ends
-                    _keep(store, _number(url, tag, page + i), data[i * PAGE_NBYTES : (i + 1) * PAGE_NBYTES])
+                data, count = _fetched(store, (url, tag), page, last, fetch)
             base = page * PAGE_NBYTES
             out.write(memoryview(data)[max(0, offset - base) : max(0, offset + length - base)])
             if len(data) < count * PAGE_NBYTES:  # the end of the file
                 break
             page += count
         return out.getvalue()
+
+
+def _fetched(store: FileUnits, file: tuple[str, str], page: int, last: int, fetch: Fetch) -> tuple[bytes, int]:
+    """A page that is missing and its missing neighbours up to `last`, and how many; all of them are kept.
+
+    Of several ranks that want the same bytes, one asks the store for them.
+    """
+    url, tag = file
+    numbers = [_number(url, tag, p) for p in range(page, min(last + 1, page + RUN_PAGES))]
+    with store.entry.fetching(numbers):
+        data = _kept(store, numbers[0])
+        if data is not None:
+            return data, 1
+        count = 1
+        while count < len(numbers) and not store.has(numbers[count]):
+            count += 1
+        data = fetch(url, page * PAGE_NBYTES, count * PAGE_NBYTES)
+        for i in range(min(count, len(data) // PAGE_NBYTES + 1)):  # up to the one in which the file ends
+            _keep(store, numbers[i], data[i * PAGE_NBYTES : (i + 1) * PAGE_NBYTES])
+    return data, count
 
 
 def _number(url: str, tag: str, page: int) -> int:

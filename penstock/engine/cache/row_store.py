@@ -1,7 +1,7 @@
 """Where cached rows lie: in leased memory, or in files of a cache folder.
 
 Covers: a log of bytes that only grows up to its limit, an index from row to place, checking what is read.
-Does not cover: the folder that files share (engine/cache_folder.py), what the bytes mean (engine/cache_codec.py).
+Does not cover: the folder that files share (folder.py), what the bytes mean (codec.py).
 
 Nothing is ever evicted row by row: under a scan that comes round, the row used longest ago is the next one wanted, so
 what came first stays. A row is in the index only after its bytes are in place, and bytes are checked when read: a
@@ -20,8 +20,8 @@ import numpy as np
 
 from penstock.core.events import events
 from penstock.core.schema import Schema
-from penstock.engine.cache_codec import checksums
-from penstock.engine.cache_folder import Entry
+from penstock.engine.cache.codec import checksums
+from penstock.engine.cache.folder import Entry
 from penstock.memory.budget import Budget, Lease
 
 INDEX = np.dtype([("end", "<u8"), ("nbytes", "<u4"), ("sum", "<u4")])

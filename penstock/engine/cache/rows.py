@@ -1,7 +1,7 @@
 """Cached rows: each row of a `RowSource` is prepared once and can be had again in any order.
 
 Covers: taking rows from the store and the rest from the source, in the order asked for.
-Does not cover: how the store keeps them (engine/cache_store.py).
+Does not cover: how the store keeps them (row_store.py).
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from penstock.core.block import Block
 from penstock.core.errors import SchemaChanged
 from penstock.core.schema import Schema
 from penstock.core.source import OnError, RowSource
-from penstock.engine.cache_codec import Layout, NotCacheable, decode_block, encode_block
-from penstock.engine.cache_store import RowStore
-from penstock.engine.transform import Fused, Key, wants_rng_cached
+from penstock.core.wrapped_source import WrappedRows
+from penstock.engine.cache.codec import NotCacheable, RecordLayout, decode_block, encode_block
+from penstock.engine.cache.row_store import RowStore
+from penstock.engine.streams.transform import Fused, draws
+from penstock.order.permutation import Key
 
 _LOOKED_AT = 4
 """Rows that tell whether functions make rows of one size."""
@@ -39,71 +41,67 @@ class FetchedRows:
     missing: list[tuple[np.ndarray, Any]]
 
 
-class CachedRows:
+class CachedRows(WrappedRows):
     """A `RowSource` that keeps prepared rows."""
+
+    remote = False
 
     def __init__(
         self, source: RowSource, fused: Fused, store: RowStore | None, apply: Callable[[Fused, Block, Key], Block]
     ) -> None:
-        self._source, self._fused, self._store, self._apply = source, fused, store, apply
+        super().__init__(source)
+        self._fused, self._store, self._apply = fused, store, apply
         self._drops = not fused.counts_rows
         # Rows are handled one by one where one may vanish, or where its random numbers must be its own.
-        self._singly = (
-            self._drops
-            or source.on_error.mode == "skip"
-            or any(wants_rng_cached(getattr(step, "function", len)) for step in fused.steps)
-        )
+        self._singly = self._drops or source.on_error.mode == "skip" or any(draws(step) for step in fused.steps)
         self._policy = OnError("skip") if self._drops and source.on_error.mode == "raise" else source.on_error
         policies = [source.on_error, *(getattr(step, "on_error", None) or OnError() for step in fused.steps)]
         # What was skipped as damaged is not remembered: each epoch shall count it, as without a cache.
         self._remembers_drops = all(policy.mode == "raise" for policy in policies)
         self._lock = threading.Lock()
         self._schema: Schema | None = None
-        self._layout: Layout | None = None
+        self._layout: RecordLayout | None = None
         self._known = None if store is None else store.schema
-        self.label = f"cache of {source.label}"
+
+    @property
+    def label(self) -> str:
+        return f"cache of {self.source.label}"
 
     @property
     def on_error(self) -> OnError:
         return self._policy
 
-    def num_rows(self) -> int:
-        return self._source.num_rows()
-
-    def fingerprint(self) -> str:
-        return self._source.fingerprint()
-
     def schema(self) -> Schema:
         """The source's, or what its first rows become; functions that keep one size for all rows are noticed."""
         with self._lock:
             if self._schema is None:
-                self._schema = self._known or (self._find_schema() if self._fused.steps else self._source.schema())
+                self._schema = self._known or (self._find_schema() if self._fused.steps else self.source.schema())
                 if self._store is not None:
                     self._store.schema = self._schema
                 if self._schema.fixed and not self._drops:
-                    self._layout = Layout(self._schema)
+                    self._layout = RecordLayout(self._schema)
             return self._schema
 
     def _find_schema(self) -> Schema:
         total = self.num_rows()
-        count = 1 if self._source.schema().fixed and not self._drops else _LOOKED_AT
+        count = 1 if self.source.schema().fixed and not self._drops else _LOOKED_AT
         seen: list[Schema] = []
         for row in np.unique(np.linspace(0, total - 1, count).astype(np.int64)) if total else ():
             rows = np.array([row])
-            block = self._prepared(rows, self._source.fetch(rows))
+            block = self._prepared(rows, self.source.fetch(rows))
             if block.nrows:
                 seen.append(block.schema)
         if not seen:
-            return self._source.schema()
+            return self.source.schema()
         return seen[0] if all(schema == seen[0] for schema in seen) else Block.concat(self._some(total)).schema
 
     def _some(self, total: int) -> list[Block]:
         picked = np.unique(np.linspace(0, total - 1, _LOOKED_AT).astype(np.int64))
-        blocks = [self._prepared(np.array([row]), self._source.fetch(np.array([row]))) for row in picked]
+        blocks = [self._prepared(np.array([row]), self.source.fetch(np.array([row]))) for row in picked]
         return [block for block in blocks if block.nrows]
 
     def fetch_nbytes(self, rows: int) -> int:
-        return self._source.fetch_nbytes(rows) + rows * self.schema().row_nbytes
+        return self.source.fetch_nbytes(rows) + rows * self.schema().row_nbytes
 
     def fetch(self, rows: np.ndarray) -> FetchedRows:
         """Stored bytes of the rows, from the store or the source."""
@@ -119,7 +117,7 @@ class CachedRows:
             there = np.array([record is not None for record in records], dtype=bool)
         wanted = rows[~there]
         groups = [wanted[i : i + 1] for i in range(len(wanted))] if self._singly else [wanted] if len(wanted) else []
-        return FetchedRows(rows, there, packed, records, [(group, self._source.fetch(group)) for group in groups])
+        return FetchedRows(rows, there, packed, records, [(group, self.source.fetch(group)) for group in groups])
 
     def decode(self, fetched: FetchedRows) -> Block:
         """The rows in order; what was not kept is prepared now and kept."""
@@ -140,7 +138,7 @@ class CachedRows:
             for name, array in out.items():
                 np.copyto(array[: len(fetched.rows)], self._layout.column(fetched.packed, name))
         elif not self._fused.steps and not fetched.there.any() and len(fetched.missing) == 1:
-            self._source.decode_into(fetched.missing[0][1], out)
+            self.source.decode_into(fetched.missing[0][1], out)
             if self._store is not None and self._layout is not None:
                 self._put_packed(fetched.rows, {name: array[: len(fetched.rows)] for name, array in out.items()})
         else:
@@ -149,7 +147,7 @@ class CachedRows:
                 np.copyto(array[: block.nrows], block.columns[name], casting="same_kind")
 
     def _prepared(self, rows: np.ndarray, fetched: Any) -> Block:
-        block = self._source.decode(fetched)
+        block = self.source.decode(fetched)
         if self._fused.steps and block.nrows:
             block = self._apply(self._fused, block, ("cache", int(rows[0])))
         return block

@@ -1,9 +1,9 @@
 """A cache turns the chain below it into a source again: rows or units that are read and prepared once.
 
 Covers: which kind of cached source a chain becomes, filling and using it, caches kept in memory between epochs.
-Does not cover: how bytes are kept (engine/cache_store.py, cache_units.py), by which name (engine/cache_key.py).
+Does not cover: how bytes are kept (row_store.py, unit_store.py), by which name (key.py).
 
-Right behind a reader of remote files, a folder keeps their bytes as they are (engine/cache_bytes.py). Elsewhere a chain
+Right behind a reader of remote files, a folder keeps their bytes as they are (remote_bytes.py). Elsewhere a chain
 over single rows whose functions look at one row at a time becomes `CachedRows`: any row can be had, so a shuffle above
 is still exact. Everything else becomes `CachedUnits`. Functions below a cache run once per row, not once per epoch; an
 `rng` argument there is fixed by the row alone.
@@ -24,17 +24,20 @@ from penstock.core.block import Block
 from penstock.core.errors import InvalidInput
 from penstock.core.events import events
 from penstock.core.schema import Schema
-from penstock.core.source import OnError, RowSource, Source, UnitSource
-from penstock.engine.cache_bytes import kept_bytes
-from penstock.engine.cache_codec import NotCacheable, decode_block, encode_block
-from penstock.engine.cache_folder import Entry, Folder
-from penstock.engine.cache_key import cache_key
-from penstock.engine.cache_rows import CachedRows
-from penstock.engine.cache_store import FileLog, RamLog, RowStore
-from penstock.engine.cache_units import FileUnits, RamUnits, UnitStore, UnitWriter
-from penstock.engine.stream import Context
-from penstock.engine.transform import Fused, Key
+from penstock.core.source import RowSource, Source, UnitSource
+from penstock.core.wrapped_source import Wrapped, WrappedUnits
+from penstock.engine.cache.codec import NotCacheable, decode_block, encode_block
+from penstock.engine.cache.folder import CacheFolder, Entry
+from penstock.engine.cache.key import cache_key
+from penstock.engine.cache.remote_bytes import kept_bytes
+from penstock.engine.cache.row_store import FileLog, RamLog, RowStore
+from penstock.engine.cache.rows import CachedRows
+from penstock.engine.cache.unit_store import FileUnits, RamUnits, UnitStore, UnitWriter
+from penstock.engine.streams.stream import Context
+from penstock.engine.streams.transform import Fused
+from penstock.order.permutation import Key
 from penstock.plan import steps
+from penstock.plan.descend import descend
 from penstock.plan.steps import Node
 
 Apply = Callable[[Fused, Block, Key], Block]
@@ -48,11 +51,7 @@ def cached_source(node: Node, source_at: Callable[[Node], Source | None], contex
     """The source that a cache step stands for; without a context it is only looked at, and nothing is kept."""
     step = node.step
     assert isinstance(step, steps.Cache)
-    found: list[steps.Step] = []
-    below = node.input
-    while isinstance(below.step, (steps.Map, steps.Filter, steps.MapBatches)):
-        found.insert(0, below.step)
-        below = below.input
+    found, below = descend(node.input, (steps.Map, steps.Filter, steps.MapBatches))
     source = source_at(below)
     if source is None:
         raise InvalidInput(
@@ -70,7 +69,7 @@ def cached_source(node: Node, source_at: Callable[[Node], Source | None], contex
         rows = _kept(step, lambda: _row_store(step, source, fused, context)) if context is not None else None
         return CachedRows(source, fused, rows, apply)
     units = _kept(step, lambda: _unit_store(step, source, fused, context)) if context is not None else None
-    return CachedUnits(source, fused, units, apply)
+    return CachedUnits(source, fused, units, apply, step)
 
 
 def _keeps_bytes(step: steps.Cache, source: Source, found: list[steps.Step]) -> bool:
@@ -92,68 +91,78 @@ def _plainly(fused: Fused, block: Block, key: Key) -> Block:
     return fused(block, key)
 
 
-class RowStretches:
+class RowStretches(Wrapped[RowSource]):
     """Single rows seen as units of consecutive rows, for functions that want blocks."""
 
     def __init__(self, source: RowSource) -> None:
-        self._source = source
+        super().__init__(source)
         self.rows = max(1, min(_UNIT_ROWS, _UNIT_NBYTES // max(1, source.schema().row_nbytes)))
-        self.label, self.on_error = source.label, source.on_error
-
-    def schema(self) -> Schema:
-        return self._source.schema()
 
     def num_units(self) -> int:
-        return -(-self._source.num_rows() // self.rows)
+        return -(-self.source.num_rows() // self.rows)
 
     def num_rows(self) -> int | None:
-        return self._source.num_rows()
+        return self.source.num_rows()
 
     def unit_nbytes(self, unit: int) -> int:
-        return self._source.fetch_nbytes(self.rows) + self.rows * self.schema().row_nbytes
+        return self.source.fetch_nbytes(self.rows) + self.rows * self.schema().row_nbytes
 
     def open(self, unit: int, part: int = 0) -> Iterator[Block]:
         first = unit * self.rows
-        rows = np.arange(first, min(first + self.rows, self._source.num_rows()))
+        rows = np.arange(first, min(first + self.rows, self.source.num_rows()))
         if part == 0:
-            yield self._source.decode(self._source.fetch(rows))
+            yield self.source.decode(self.source.fetch(rows))
 
     def fingerprint(self) -> str:
-        return f"{self._source.fingerprint()}/{self.rows}"
+        return f"{self.source.fingerprint()}/{self.rows}"
 
 
-class CachedUnits:
+class CachedUnits(WrappedUnits):
     """A `UnitSource` that keeps the prepared blocks of whole units."""
 
-    def __init__(self, source: UnitSource, fused: Fused, store: UnitStore | None, apply: Apply) -> None:
-        self._source, self._fused, self._store, self._apply = source, fused, store, apply
+    remote = False
+
+    def __init__(
+        self,
+        source: UnitSource,
+        fused: Fused,
+        store: UnitStore | None,
+        apply: Apply,
+        kept_in: steps.Cache | None = None,
+    ) -> None:
+        super().__init__(source)
+        self._fused, self._store, self._apply = fused, store, apply
+        self.kept_in = kept_in
         self._schema: Schema | None = None
-        self.label = f"cache of {source.label}"
 
     @property
-    def on_error(self) -> OnError:
-        return self._source.on_error
+    def label(self) -> str:
+        return f"cache of {self.source.label}"
+
+    @property
+    def transforms(self) -> tuple[steps.Step, ...]:
+        """What is done to rows before they are kept."""
+        return self._fused.steps
+
+    def unkept(self) -> CachedUnits:
+        """The same rows without keeping them here, where another store keeps them."""
+        return CachedUnits(self.source, self._fused, None, self._apply, self.kept_in)
+
+    def one_block(self, unit: int) -> bool:
+        """Unknown: a unit has to be read to its end before it is kept."""
+        return False
 
     def schema(self) -> Schema:
         if not self._fused.steps:
-            return self._source.schema()
+            return self.source.schema()
         if self._schema is None:
             blocks = (b for unit in range(self.num_units()) for b in self.open(unit) if b.nrows)
             first = next(blocks, None)
-            self._schema = self._source.schema() if first is None else first.schema
+            self._schema = self.source.schema() if first is None else first.schema
         return self._schema
 
-    def num_units(self) -> int:
-        return self._source.num_units()
-
     def num_rows(self) -> int | None:
-        return self._source.num_rows() if self._fused.counts_rows else None
-
-    def unit_nbytes(self, unit: int) -> int:
-        return self._source.unit_nbytes(unit)
-
-    def fingerprint(self) -> str:
-        return self._source.fingerprint()
+        return self.source.num_rows() if self._fused.counts_rows else None
 
     def open(self, unit: int, part: int = 0) -> Iterator[Block]:
         """Blocks from the cache; where it has not got them or they are damaged, from the source."""
@@ -178,12 +187,12 @@ class CachedUnits:
 
     def _read_through(self, unit: int, part: int) -> Iterator[Block]:
         writer = self._store.writer(unit) if self._store is not None and part == 0 else None
-        blocks = self._source.open(unit, part)
+        blocks = self.source.open(unit, part)
         errors = self.on_error.count
         try:
             for number, block in enumerate(blocks, start=part):
                 prepared = self._apply(self._fused, block, ("cache", unit, number)) if self._fused.steps else block
-                # Before it is handed over: whoever gets it may write to it.
+                # Before it is handed over: the consumer may write to it.
                 if writer is not None and not self._add(writer, prepared):
                     writer = None
                 yield prepared
@@ -258,7 +267,7 @@ def _entry(step: steps.Cache, source: Source, fused: Fused) -> Entry | None:
     assert step.folder is not None
     key = cache_key(source, fused.steps)
     try:
-        return Entry(Folder(step.folder, step.limit), key, source.label)
+        return Entry(CacheFolder(step.folder, step.limit), key, source.label)
     except OSError as error:
         _tell_unusable(step, source, error)
         return None
@@ -286,7 +295,7 @@ def keep_again() -> None:
 
 
 def _after_fork() -> None:
-    """Whoever made a store in the parent does not exist here."""
+    """Threads of the parent that were making a store do not exist here."""
     global _making
     _making = threading.Lock()
 

@@ -1,7 +1,7 @@
 """Cached units: all blocks of a unit together, or nothing.
 
 Covers: units in leased memory and as files of a cache folder, whole and checked.
-Does not cover: single rows (engine/cache_store.py).
+Does not cover: single rows (row_store.py).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Generator
 from typing import Protocol
 
 from penstock.core.events import events
-from penstock.engine.cache_codec import checksum
-from penstock.engine.cache_folder import UNIT, Entry
+from penstock.engine.cache.codec import checksum
+from penstock.engine.cache.folder import UNIT, Entry
 from penstock.memory.budget import Budget, Lease
 
 _FRAME = struct.Struct("<QI")

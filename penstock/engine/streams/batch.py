@@ -1,7 +1,7 @@
 """Rows to batches: gathered straight into recycled buffers, several small batches at a time.
 
 Covers: cutting pieces into batches, the gather job, padding, ragged rows, functions that run on batches.
-Does not cover: batches of a row source that need no gather (engine/rowwise.py).
+Does not cover: batches of a row source that need no gather (rows.py).
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ import numpy as np
 from penstock.core.block import Block, Column, column_nbytes, concat_columns, to_numpy
 from penstock.core.errors import RaggedBatch
 from penstock.core.schema import OBJECT
-from penstock.engine.gather import scratch_nbytes
-from penstock.engine.rows import BatchList, Elements, Held, Hold, Window, batch_as_row
-from penstock.engine.slabs import rows_of
-from penstock.engine.stream import Context, Lookahead, Piece, State, Stream
+from penstock.engine.buffers.batch import rows_of
+from penstock.engine.buffers.gather import scratch_nbytes
+from penstock.engine.buffers.leased_rows import BatchList, Elements, Held, Hold, Window, batch_as_row
+from penstock.engine.prepare.finish import Finish
+from penstock.engine.streams.stream import Context, Lookahead, Piece, State, Stream
 from penstock.memory.budget import Lease
+from penstock.memory.buffers import lent_by
 from penstock.order.position import progress
+from penstock.plan.prepare import Normalise
 from penstock.plan.steps import Batch
 
 _URGENCY = 10
@@ -30,7 +33,7 @@ _GROUP_NBYTES = 1_000_000
 _GROUP_MOST = 64
 
 
-class Cutter:
+class ElementCutter:
     """Takes exact numbers of elements from a stream and knows the state in between."""
 
     def __init__(self, inner: Stream, state: State) -> None:
@@ -102,9 +105,11 @@ class Cutter:
 class Batches(Stream):
     """Groups of batches, gathered by workers, in order."""
 
-    def __init__(self, context: Context, inner: Stream, step: Batch, state: State) -> None:
-        self._context, self._step = context, step
-        self._cut = Cutter(inner, state)
+    def __init__(
+        self, context: Context, inner: Stream, step: Batch, state: State, last: Normalise | None = None
+    ) -> None:
+        self._context, self._step, self._last = context, step, last
+        self._cut = ElementCutter(inner, state)
         self._jobs = Lookahead(context, who="batches", urgency=_URGENCY)
         self._ended = False
         self._group = 0 if state is None else state.get("group", 0)
@@ -143,19 +148,25 @@ class Batches(Stream):
                 taking -= taking % self._step.size
             if not taking:
                 return
-            arrays = self._context.slabs.arrays(self._cut.sample().schema, wanted, must=not len(self._jobs))
+            schema, finish = self._cut.sample().schema, None
+            if self._last is not None:
+                finish = Finish((self._last,), schema)
+                schema = finish.after
+            arrays = self._context.slabs.arrays(schema, wanted, must=not len(self._jobs))
             if arrays is None:
                 self._ended = False
                 return
             open_nbytes = _open_nbytes(self._cut.sample(), arrays) * taking
-            lease = self._jobs.lease(open_nbytes + scratch_nbytes(taking, arrays))
+            beside = 0 if finish is None else finish.nbytes(taking)
+            lease = self._jobs.lease(open_nbytes + scratch_nbytes(taking, arrays) + beside)
             if lease is None:
                 self._ended = False
                 return
             elements = self._cut.take(taking)
             after = {**self._cut.state(), "group": self._group}
             made = rows_of(arrays, 0, taking)
-            self._jobs.start([_gathering(elements, made, self._step, (lease, open_nbytes))], after)
+            job = _gathering(self._context, elements, made, self._step, finish, (lease, open_nbytes))
+            self._jobs.start([job], after)
 
     def _group_rows(self, wait: bool) -> int:
         """Rows of a group; the number of batches in it is found with the first row and then stays."""
@@ -181,24 +192,33 @@ def _open_nbytes(sample: Block, arrays: Mapping[str, np.ndarray]) -> int:
 
 
 def _gathering(
-    elements: Sequence[Elements], arrays: dict[str, np.ndarray], step: Batch, paid: tuple[Lease, int]
+    context: Context,
+    elements: Sequence[Elements],
+    arrays: dict[str, np.ndarray],
+    step: Batch,
+    finish: Finish | None,
+    paid: tuple[Lease, int],
 ) -> Callable[[], tuple[list[Block], Hold]]:
     lease, kept_nbytes = paid
     hold = Hold(lease)  # made now: a job that is dropped gives its bytes back too
 
     def run() -> tuple[list[Block], Hold]:
-        batches = gather(elements, arrays, step)
+        with lent_by(context.buffers):
+            batches = gather(elements, arrays, step, finish)
         lease.resize(kept_nbytes)  # the scratch is gone
         return batches, hold
 
     return run
 
 
-def gather(elements: Sequence[Elements], arrays: dict[str, np.ndarray], step: Batch) -> list[Block]:
-    """Runs in a worker: all rows into the arrays, then cut into batches."""
+def gather(
+    elements: Sequence[Elements], arrays: dict[str, np.ndarray], step: Batch, finish: Finish | None = None
+) -> list[Block]:
+    """Runs in a worker: all rows into the arrays, finished there, then cut into batches."""
     parts = [_as_rows(e) for e in elements]
     first = parts[0].sample()
-    fixed = {name: array for name, array in arrays.items() if _agrees(name, array, parts)}
+    rooms = arrays if finish is None else finish.rooms(arrays)
+    fixed = {name: array for name, array in rooms.items() if _agrees(name, array, parts)}
     at = 0
     for part in parts:
         part.write(rows_of(fixed, at, at + part.nrows))
@@ -206,6 +226,8 @@ def gather(elements: Sequence[Elements], arrays: dict[str, np.ndarray], step: Ba
     loose = [name for name in first.columns if name not in fixed]
     blocks = [part.block() for part in parts] if loose else []
     rest: dict[str, Column] = {name: concat_columns([b.columns[name] for b in blocks]) for name in loose}
+    if finish is not None:
+        fixed, rest = finish.gathered(fixed, arrays, rest)
     return [
         Block(
             {

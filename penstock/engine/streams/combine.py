@@ -1,7 +1,7 @@
 """Several streams as one: one after the other, side by side, or mixed by weight.
 
 Covers: concatenate, zip and weighted interleave with their states.
-Does not cover: datasets opened per element (engine/nested.py).
+Does not cover: datasets opened per element (interleave.py).
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import numpy as np
 from penstock.core.block import Block, Column
 from penstock.core.errors import SchemaChanged
 from penstock.core.tree import Tree, names, unflatten
-from penstock.engine.batch import Cutter
-from penstock.engine.rows import BatchList, Elements, Held, Window, joined
-from penstock.engine.stream import Context, Piece, State, Stream
+from penstock.engine.buffers.leased_rows import BatchList, Elements, Held, Window, joined
+from penstock.engine.streams.batch import ElementCutter
+from penstock.engine.streams.stream import Context, Piece, State, Stream
 from penstock.order.permutation import generator
 
 _CHUNK = 512
 """Elements whose origin is drawn at a time."""
 
 
-class Concatenate(Stream):
+class ConcatenateStream(Stream):
     """All elements of the first stream, then those of the second, ..."""
 
     def __init__(self, builds: Sequence[Callable[[State], Stream]], state: State) -> None:
@@ -48,13 +48,13 @@ class Concatenate(Stream):
         self._inner.close()
 
 
-class Zip(Stream):
+class ZipStream(Stream):
     """Element i of every stream as one element, a tuple of theirs."""
 
     def __init__(self, context: Context, inners: Sequence[Stream], state: State) -> None:
         self._context = context
         states = [None] * len(inners) if state is None else state
-        self._cuts = [Cutter(inner, s) for inner, s in zip(inners, states, strict=True)]
+        self._cuts = [ElementCutter(inner, s) for inner, s in zip(inners, states, strict=True)]
 
     def pull(self) -> Piece | None:
         rows = min(cut.fill(1) for cut in self._cuts)
@@ -104,7 +104,7 @@ class Weighted(Stream):
     ) -> None:
         self._context = context
         states = [None] * len(inners) if state is None else state["in"]
-        self._cuts = [Cutter(inner, s) for inner, s in zip(inners, states, strict=True)]
+        self._cuts = [ElementCutter(inner, s) for inner, s in zip(inners, states, strict=True)]
         self._weights, self._key = np.asarray(weights, dtype=np.float64), key
         self._chunk = 0 if state is None else state["chunk"]
         self._alive = np.ones(len(inners), dtype=bool)

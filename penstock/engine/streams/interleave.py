@@ -1,7 +1,7 @@
 """Datasets opened per element and read in turns, as tf.data's interleave.
 
 Covers: `ds.interleave(open_shard, cycle_length=)` and its state.
-Does not cover: mixing a fixed set of datasets (engine/combine.py).
+Does not cover: mixing a fixed set of datasets (combine.py).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 from penstock.core.block import column_value, to_numpy
 from penstock.core.tree import unflatten
-from penstock.engine.batch import Cutter
-from penstock.engine.rows import BatchList, Elements
-from penstock.engine.stream import Piece, State, Stream
-from penstock.engine.transform import call
+from penstock.engine.buffers.leased_rows import BatchList, Elements
+from penstock.engine.streams.batch import ElementCutter
+from penstock.engine.streams.stream import Piece, State, Stream
+from penstock.engine.streams.transform import call
 
 
 @dataclass
@@ -23,7 +23,7 @@ class _Open:
     """A dataset under way: where its element came from and how far it is read."""
 
     origin: State
-    cut: Cutter
+    cut: ElementCutter
     turn_left: int
 
 
@@ -40,18 +40,18 @@ class Nested(Stream):
         state: State,
         again: Callable[[State], Stream],
     ) -> None:
-        self._cut = Cutter(inner, None if state is None else state["in"])
+        self._cut = ElementCutter(inner, None if state is None else state["in"])
         self._open_one = open_one
         self._cycle, self._block = max(1, cycle), max(1, block)
         self._open: list[_Open] = []
         self._turn = 0 if state is None else state["turn"]
         for saved in [] if state is None else state["open"]:
             # The element that made this dataset is pulled once more, from the state before it.
-            once = Cutter(again(saved["from"]["in"]), saved["from"])
+            once = ElementCutter(again(saved["from"]["in"]), saved["from"])
             once.fill(1)
             stream = self._opened(once.take(1)[0], saved["in"])
             once.close()
-            self._open.append(_Open(saved["from"], Cutter(stream, saved["in"]), saved["left"]))
+            self._open.append(_Open(saved["from"], ElementCutter(stream, saved["in"]), saved["left"]))
 
     def pull(self) -> Piece | None:
         while True:
@@ -87,7 +87,7 @@ class Nested(Stream):
                 return
             stream = self._opened(self._cut.take(1)[0], None)
             # A newcomer waits for its turn at the end of the round, that is, before the current one.
-            self._open.append(_Open(origin, Cutter(stream, None), self._block))
+            self._open.append(_Open(origin, ElementCutter(stream, None), self._block))
 
     def _opened(self, elements: Elements, state: State) -> Stream:
         return self._open_one(element_value(elements), None if state is None else state["in"])

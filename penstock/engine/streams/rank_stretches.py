@@ -11,13 +11,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from penstock.engine.stream import Piece, State, Stream
+from penstock.engine.streams.stream import Piece, State, Stream
 from penstock.order.stripe import Stripe
 
 Leg = dict[str, Any]
 
 
-def _whole(rank: int, world: int) -> State:
+def whole(rank: int, world: int) -> State:
     """The state before the first row: one leg, all that the rank has."""
     return {"legs": [{"stripe": [rank, world, 0, None], "at": None, "thin": None}], "leg": 0, "at": None}
 
@@ -34,7 +34,7 @@ class Legs(Stream):
         state: State,
     ) -> None:
         self._build = build
-        state = _whole(rank, world) if state is None else state
+        state = whole(rank, world) if state is None else state
         self._legs: list[Leg] = [
             {**leg, "thin": thin_for(leg["stripe"][1]) if leg["thin"] is None else leg["thin"]} for leg in state["legs"]
         ]
@@ -52,11 +52,14 @@ class Legs(Stream):
         while True:
             piece = self._inner.pull()
             if piece is not None:
-                elements = piece.elements.slice(self._drop, piece.elements.nrows) if self._drop else piece.elements
-                before, self._drop, self._opened = self._opened, 0, None
-                if elements.nrows:
-                    return Piece(elements, self._state({"in": piece.after, "used": 0}), before)
-                continue
+                rows = piece.elements.nrows
+                dropped = min(self._drop, rows)  # more than a piece, where a process alone had gone further
+                self._drop -= dropped
+                if dropped == rows:
+                    continue
+                elements = piece.elements.slice(dropped, rows) if dropped else piece.elements
+                before, self._opened = self._opened, None
+                return Piece(elements, self._state({"in": piece.after, "used": 0}), before)
             if self._number + 1 >= len(self._legs):
                 return None
             self._inner.close()
@@ -80,7 +83,7 @@ class Legs(Stream):
         return {"legs": self._legs, "leg": self._number, "at": at}
 
 
-class Stretch(Protocol):
+class StretchRows(Protocol):
     """The rows of one leg."""
 
     @property
@@ -95,8 +98,8 @@ class LegRows:
     Its states are those of batches cut from `Legs`: either can go on where the other stopped.
     """
 
-    def __init__(self, stretch_of: Callable[[Stripe], Stretch], rank: int, world: int, state: State) -> None:
-        inside = _whole(rank, world) if state is None else state["in"]
+    def __init__(self, stretch_of: Callable[[Stripe], StretchRows], rank: int, world: int, state: State) -> None:
+        inside = whole(rank, world) if state is None else state["in"]
         self._legs: list[Leg] = [{**leg, "thin": False} for leg in inside["legs"]]
         self._first: int = inside["leg"]
         self._stretches = [stretch_of(Stripe(*leg["stripe"])) for leg in self._legs[self._first :]]

@@ -1,7 +1,7 @@
 """Verbs that change which elements come, not what they are: take, skip, shard, repeat, unbatch, and maps of elements.
 
 Covers: the streams of these verbs with their states.
-Does not cover: batching (engine/batch.py), joining several streams (engine/combine.py).
+Does not cover: batching (batch.py), joining several streams (combine.py).
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ import numpy as np
 from penstock.core.block import Block
 from penstock.core.errors import DataError
 from penstock.core.schema import OBJECT
-from penstock.engine.batch import Cutter
-from penstock.engine.rows import BatchList, Elements, Held, Hold, Window, joined
-from penstock.engine.stream import Context, Lookahead, Piece, State, Stream
-from penstock.engine.transform import Fused, Key
+from penstock.engine.buffers.leased_rows import BatchList, Elements, Held, Hold, Window, joined
+from penstock.engine.streams.batch import ElementCutter
+from penstock.engine.streams.stream import Context, Lookahead, Piece, State, Stream
+from penstock.engine.streams.transform import Fused
 from penstock.memory.budget import Lease
+from penstock.order.permutation import Key
 
 _MAP_URGENCY = 15
+_EMPTY_ROUNDS = 64
+"""Rounds of repeat without a row in a row, after which a rank ends."""
 
 
-class Take(Stream):
+class TakeStream(Stream):
     """The first `count` elements."""
 
     def __init__(self, inner: Stream, count: int, state: State) -> None:
@@ -47,7 +50,7 @@ class Take(Stream):
         self._inner.close()
 
 
-class Skip(Stream):
+class SkipStream(Stream):
     """All but the first `count` elements."""
 
     def __init__(self, inner: Stream, count: int, state: State) -> None:
@@ -100,21 +103,32 @@ def pick(elements: Elements, rows: np.ndarray) -> Elements:
     return Window([elements.block()], rows, elements.hold)
 
 
-class Repeat(Stream):
+class RepeatStream(Stream):
     """The inner stream again and again, each time with the order of a new epoch.
 
     With `ahead`, the next epoch begins to be read when all of this one is under way: workers never stand still.
     """
 
     def __init__(
-        self, build: Callable[[State, int], Stream], count: int | None, state: State, *, ahead: bool = False
+        self,
+        build: Callable[[State, int], Stream],
+        count: int | None,
+        state: State,
+        *,
+        ahead: bool = False,
+        sharded: bool = False,
     ) -> None:
         self._build, self._count, self._ahead = build, count, ahead
+        # An empty dataset repeated is empty, not an endless search; but a rank may get no row in one round only.
+        self._empty_most = _EMPTY_ROUNDS if sharded else 1
         self._next: Stream | None = None
         self._round = 0 if state is None else state["round"]
         self._inner = build(None if state is None else state["in"], self._round)
-        self._empty = state is None
-        self._start = None if self._inner.start() is None else {"in": self._inner.start(), "round": self._round}
+        self._empty = 0
+        # Where the number of ranks has changed, the division of some rounds to come is given.
+        self._later: list[State] = [] if state is None else list(state.get("later", []))
+        self._begun, self._any = False, state is not None
+        self._start = None if self._inner.start() is None else self._state(self._inner.start())
 
     def start(self) -> State:
         return self._start
@@ -123,16 +137,32 @@ class Repeat(Stream):
         while self._count is None or self._round < self._count:
             piece = self._inner.pull()
             if piece is not None:
-                self._empty = False
+                self._empty, self._any = 0, True
                 self._look_ahead()
-                return Piece(piece.elements, {"in": piece.after, "round": self._round})
-            if self._empty:
-                return None  # an empty dataset repeated is empty, not an endless search
+                return Piece(piece.elements, self._state(piece.after), self._before(piece))
+            self._empty += not self._any
+            if self._empty >= self._empty_most:
+                return None
             self._inner.close()
+            self._inner, self._next = self._next or self._following(), None
             self._round += 1
-            self._empty = True
-            self._inner, self._next = self._next or self._build(None, self._round), None
+            self._any = bool(self._later)
+            self._later = self._later[1:]
+            self._begun = True
         return None
+
+    def _state(self, inner: State) -> State:
+        state = {"in": inner, "round": self._round}
+        return {**state, "later": self._later} if self._later else state
+
+    def _before(self, piece: Piece) -> State:
+        """The state of a piece that opens a round or a stretch: not the one after its predecessor."""
+        begun, self._begun = self._begun, False
+        inner = piece.before if piece.before is not None else (self._inner.start() if begun else None)
+        return None if inner is None else self._state(inner)
+
+    def _following(self) -> Stream:
+        return self._build(self._later[0] if self._later else None, self._round + 1)
 
     def ready(self) -> bool:
         return self._inner.ready()
@@ -147,11 +177,11 @@ class Repeat(Stream):
         if not self._ahead or last or not self._inner.all_started():
             return
         if self._next is None:
-            self._next = self._build(None, self._round + 1)
+            self._next = self._following()
         self._next.ready()
 
 
-class Unbatch(Stream):
+class UnbatchStream(Stream):
     """Batches back to rows."""
 
     def __init__(self, context: Context, inner: Stream) -> None:
@@ -200,7 +230,7 @@ class MapElements(Stream):
 
     def __init__(self, context: Context, inner: Stream, fused: Fused, *, chunk: int, state: State) -> None:
         self._context, self._fused, self._chunk = context, fused, chunk
-        self._cut = Cutter(inner, None if state is None else state["in"])
+        self._cut = ElementCutter(inner, None if state is None else state["in"])
         self._count = 0 if state is None else state["count"]
         self._jobs = Lookahead(context, who=str(fused), urgency=_MAP_URGENCY)
         self._ended = False

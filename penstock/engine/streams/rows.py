@@ -1,7 +1,7 @@
 """Reading a source of single rows: any order, each row fetched and decoded once.
 
 Covers: blocks of rows for general chains, and whole batches decoded straight into their buffer.
-Does not cover: sources of units (engine/units.py).
+Does not cover: sources of units (units.py).
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import numpy as np
 from penstock.core.block import Block
 from penstock.core.schema import Schema
 from penstock.core.source import RowSource
-from penstock.engine.legs import LegRows
-from penstock.engine.rows import BatchList, Held, Hold
-from penstock.engine.slabs import rows_of
-from penstock.engine.stream import Context, Lookahead, Piece, State, Stream
-from penstock.engine.transform import Fused
+from penstock.engine.buffers.batch import rows_of
+from penstock.engine.buffers.leased_rows import BatchList, Held, Hold
+from penstock.engine.prepare.finish import Finish
+from penstock.engine.streams.rank_stretches import LegRows
+from penstock.engine.streams.stream import Context, Lookahead, Piece, State, Stream
+from penstock.engine.streams.transform import Fused
 from penstock.memory.budget import Lease
 from penstock.memory.buffers import lent_by
 from penstock.order.stripe import Stripe
@@ -76,10 +77,18 @@ class _Fetcher:
         with self._compute(), lent_by(self._context.buffers):
             return self._source.decode(fetched)
 
-    def into(self, rows: np.ndarray, out: dict[str, np.ndarray]) -> None:
+    def into(self, rows: np.ndarray, out: dict[str, np.ndarray], finish: Finish | None) -> None:
         fetched = self._source.fetch(rows)
         with self._compute(), lent_by(self._context.buffers):
-            self._source.decode_into(fetched, out)
+            if finish is None:
+                self._source.decode_into(fetched, out)
+                return
+            hold = Hold(self._context.budget.force(finish.nbytes(len(rows)), who="prepare"))
+            rooms = finish.rooms(out)
+            self._source.decode_into(fetched, rooms)
+            numbered: Callable[[np.ndarray], np.ndarray] | None = getattr(self._source, "numbers", None)
+            finish(rooms, out, rows if numbered is None else numbered(rows))
+            del rooms, hold
 
 
 def rows_per_part(schema: Schema, rows: int) -> int:
@@ -104,6 +113,7 @@ class RowBlocks(Stream):
         while True:
             self._fill()
             if not len(self._jobs):
+                self._source.on_error.ended(whole=self._order.stripe.world == 1)
                 return None
             held, after = self._jobs.take()
             self._fill()
@@ -146,10 +156,19 @@ class RowBatches(Stream):
     """Batches of a fixed schema, decoded straight into their buffer: index in, batch out, nothing in between."""
 
     def __init__(
-        self, context: Context, source: RowSource, order: RowOrder | LegRows, *, size: int, drop_last: bool, at: int
+        self,
+        context: Context,
+        source: RowSource,
+        order: RowOrder | LegRows,
+        *,
+        size: int,
+        drop_last: bool,
+        at: int,
+        finish: Finish | None = None,
     ) -> None:
         self._context, self._source, self._order, self._size = context, source, order, size
-        self._schema = source.schema()
+        self._finish = finish
+        self._schema = source.schema() if finish is None else finish.after
         self._fetcher = _Fetcher(context, source)
         self._step = rows_per_part(self._schema, size)
         self._jobs = Lookahead(context, who="batches", urgency=_URGENCY, parts=-(-size // self._step))
@@ -193,4 +212,4 @@ class RowBatches(Stream):
 
     def _part(self, first: int, last: int, arrays: dict[str, np.ndarray]) -> Callable[[], None]:
         out = rows_of(arrays, first - self._at, last - self._at)
-        return lambda: self._fetcher.into(self._order.rows(first, last), out)
+        return lambda: self._fetcher.into(self._order.rows(first, last), out, self._finish)

@@ -13,22 +13,26 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.core.block import Block
 from penstock.core.errors import TooLarge
 from penstock.core.events import Events
-from penstock.engine.block_buffers import BlockBuffers
-from penstock.engine.given_out import GivenOut
-from penstock.engine.place import Places
-from penstock.engine.rows import Elements
-from penstock.engine.slabs import SlabPool
-from penstock.engine.transform import Fused, Key
-from penstock.engine.tune import Tuner
-from penstock.engine.workers import Job, Part, Pool
+from penstock.engine.buffers.array_memory import ArrayMemory
+from penstock.engine.buffers.batch import SlabPool
+from penstock.engine.buffers.blocks import BlockBuffers
+from penstock.engine.buffers.blocks_in_use import BlocksInUse
+from penstock.engine.buffers.leased_rows import Elements
+from penstock.engine.streams.transform import Fused
+from penstock.engine.workers.placement import Places
+from penstock.engine.workers.threads import Job, Part, Pool
+from penstock.engine.workers.tune import Tuner
 from penstock.memory.budget import Budget, Lease
+from penstock.memory.buffers import lent_by
+from penstock.order.permutation import Key
 
 State = Any
 """JSON: None, numbers, strings, lists and dicts of them. None is the start."""
@@ -61,21 +65,30 @@ class Context:
     read_ahead: ReadAhead = field(default_factory=lambda: ReadAhead())
     places: Places | None = None
     buffers: BlockBuffers | None = None
+    arrays: ArrayMemory | None = None
     tuner: Tuner | None = None
-    given_out: dict[int, GivenOut] = field(default_factory=dict)
+    blocks_in_use: dict[int, BlocksInUse] = field(default_factory=dict)
     held_back: set[Callable[[], None]] = field(default_factory=set)
 
     def apply(self, fused: Fused, block: Block, key: Key) -> Block:
         """Users' functions on the rows of a block, wherever they run best."""
-        if self.places is None:
-            return fused(block, key)
-        result = self.places.run(fused, block, key)
+        with self._lending():
+            result = fused(block, key) if self.places is None else self.places.run(fused, block, key)
         assert result is not None
         return result
 
     def apply_to_batch(self, fused: Fused, batch: Block, key: Key) -> Block | None:
         """Users' functions on a batch as one element; None if a filter drops it."""
-        return fused.on_batch(batch, key) if self.places is None else self.places.run(fused, batch, key, whole=True)
+        with self._lending():
+            if self.places is None:
+                return fused.on_batch(batch, key)
+            return self.places.run(fused, batch, key, whole=True)
+
+    @contextmanager
+    def _lending(self) -> Iterator[None]:
+        """What functions make lies in memory that is used again."""
+        with lent_by(self.buffers), nullcontext() if self.arrays is None else self.arrays.lent():
+            yield
 
     def tick(self, waited_s: float) -> None:
         """At each hand-over, with how long the consumer has waited: held back reads may start, the tuner looks."""
@@ -177,7 +190,3 @@ class Lookahead:
         """Wait for the oldest job: its result and its tag."""
         job, tag = self._jobs.popleft()
         return job.wait(), tag
-
-
-Build = Callable[[Any, State, tuple[int, ...]], Stream]
-"""Builds the stream of a plan node: (node, state, epoch) -> stream."""

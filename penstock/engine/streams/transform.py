@@ -1,7 +1,7 @@
 """Maps and filters as functions from block to block, fused so that a block passes all of them in one job.
 
 Covers: calling users' functions on samples and blocks, and collecting what they return.
-Does not cover: where the call runs (engine/workers.py, engine/processes.py).
+Does not cover: where the call runs (engine/workers/threads.py, engine/workers/processes.py).
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from penstock.core.block import Block, Column, column_value, to_numpy
 from penstock.core.errors import BadData, DataError, MapError
 from penstock.core.schema import OBJECT
 from penstock.core.tree import Tree, flatten, unflatten
-from penstock.order.permutation import generator
+from penstock.engine.prepare.finish import prepared
+from penstock.order.permutation import Key, generator
+from penstock.plan.prepare import Augment, Mixup, Prepare
 from penstock.plan.steps import Filter, Map, MapBatches, Step, function_name
-
-Key = tuple[int | str, ...]
-"""What sets a block apart from all others (seed, epoch, place): the seed of `rng` arguments."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,8 @@ class Fused:
 
 
 def _apply(step: Step, block: Block, key: Key, batched: bool) -> Block:
+    if isinstance(step, Prepare):
+        return prepared(step, block, key)
     if isinstance(step, MapBatches) or (batched and isinstance(step, Map)):
         return _map_block(step.function, block, key)
     if isinstance(step, Map):
@@ -78,6 +79,11 @@ def wants_rng(function: Callable[..., Any]) -> bool:
         return "rng" in inspect.signature(function).parameters
     except (TypeError, ValueError):
         return False
+
+
+def draws(step: Step) -> bool:
+    """Whether a step draws random numbers, so that the place of a row matters."""
+    return isinstance(step, (Augment, Mixup)) or wants_rng_cached(getattr(step, "function", len))
 
 
 def keep_batch(step: Filter, batch: Block, key: Key) -> bool:

@@ -1,7 +1,7 @@
 """Reading a source of units: blocks in a fixed order, several units under way at once.
 
 Covers: opening units ahead, reading their parts one after the other, the state of a half-read cycle.
-Does not cover: mixing rows (engine/mix.py), sources of single rows (engine/rowwise.py).
+Does not cover: mixing rows (window_shuffle.py), sources of single rows (rows.py).
 
 The order is that of a round over `cycle` open units, a block from each in turn; a unit that ends gives its turn to
 the next unit of the order. Which blocks are ready first does not matter.
@@ -17,12 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.block import Block
+from penstock.core.errors import PositionError
 from penstock.core.source import TellsLastBlock, UnitSource
-from penstock.engine.given_out import GivenOut
-from penstock.engine.rows import Held, Hold
-from penstock.engine.stream import Context, Piece, State, Stream
-from penstock.engine.transform import Fused
-from penstock.engine.workers import Job
+from penstock.engine.buffers.blocks_in_use import BlocksInUse
+from penstock.engine.buffers.leased_rows import Held, Hold
+from penstock.engine.streams.stream import Context, Piece, State, Stream
+from penstock.engine.streams.transform import Fused
+from penstock.engine.workers.threads import Job
 from penstock.memory.budget import Lease
 from penstock.memory.buffers import lent_by
 from penstock.order.stripe import Stripe
@@ -104,7 +105,7 @@ class _Feed:
         if job is None:
             return None
         found: Held | None = job.wait()
-        self._last = found is not None and self._one_block
+        self._last = found is None or self._one_block
         return found
 
     def _read(self, lease: Lease, hold: Hold) -> Held | None:
@@ -147,11 +148,21 @@ class UnitBlocks(Stream):
         self._ahead: deque[_Feed] = deque()
         self._turn, self._next = 0, 0
         if state is not None:
+            if state.get("of", order.total) != order.total:
+                raise PositionError(
+                    f"The position counts {state['of']} units of {source.label}; now there are {order.total}. The rows "
+                    "were shuffled through another copy of the data, such as a row store that is not there any more."
+                )
             self._turn, self._next = state["turn"], state["next"]
             self._slots = [_Feed(self, local, part) for local, part in state["open"]]
         self._opened = self._next
-        self.out = context.given_out.setdefault(id(source), GivenOut())
+        # Blocks of scattered pieces come from a view of the source that each epoch makes anew.
+        self.out = context.blocks_in_use.setdefault(id(getattr(source, "base", source)), BlocksInUse())
         self._wanted, self._told = 0, False
+
+    def start(self) -> State:
+        """Shuffled, what is read may be a copy of the data: a position says which, from the first row on."""
+        return self._state() if self._cycle > 1 and not self._slots else None
 
     def pull(self) -> Piece | None:
         if not self._told:  # the first window of an epoch is begun: it will take as many as those before
@@ -159,13 +170,17 @@ class UnitBlocks(Stream):
         while True:
             self._read_ahead(needed=True)
             if not self._slots:
+                self._source.on_error.ended(whole=self._order.stripe.world == 1)
                 return None
             feed = self._slots[self._turn]
             feed.read_on(must=True)
             found = feed.take()
+            if found is None and feed.part == 0:
+                feed.part = 1  # an empty unit has used its turn and is replaced like one that ended: see _replace_ended
+                self._turn = (self._turn + 1) % len(self._slots)
+                continue
             if found is None:
-                if self._replace(feed) and feed.part == 0:  # an empty unit has used its turn: see _replace_ended
-                    self._turn = (self._turn + 1) % len(self._slots)
+                self._replace(feed)
                 continue
             feed.part += 1
             self._wanted -= 1
@@ -228,16 +243,15 @@ class UnitBlocks(Stream):
             return block
         return self.context.apply(self._fused, block, (*self.context.epoch, place, part))
 
-    def _replace(self, ended: _Feed) -> bool:
-        """Give the turn to the next unit; False if there is none and the turn is dropped."""
+    def _replace(self, ended: _Feed) -> None:
+        """Give the turn to the next unit; if there is none, the turn is dropped."""
         ended.close()
         if self._ahead or self._opened < self._order.count:
             self._slots[self._turn] = self._ahead.popleft() if self._ahead else self._open_next()
             self._next += 1
-            return True
+            return
         self._slots.pop(self._turn)
         self._turn = self._turn % len(self._slots) if self._slots else 0
-        return False
 
     def _open_next(self) -> _Feed:
         feed = _Feed(self, self._opened, 0)
@@ -279,7 +293,7 @@ class UnitBlocks(Stream):
         """Give the turns of units that ended to the next ones before their turn comes, so that those are read by then.
 
         In the order of turns and only as far as is decided: who gets which turn must not depend on timing. A unit that
-        was just opened keeps its turn, even if it proves to be empty.
+        was just opened keeps its turn, even if it proves to be empty: then it is replaced a round later.
         """
         turns = len(self._slots)
         for step in range(turns):
@@ -299,4 +313,5 @@ class UnitBlocks(Stream):
             "open": [[feed.local, feed.part] for feed in self._slots],
             "turn": self._turn,
             "next": self._next,
+            "of": self._order.total,
         }

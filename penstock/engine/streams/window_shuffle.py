@@ -1,17 +1,17 @@
 """A window of blocks whose rows leave in random order.
 
 Covers: how many blocks are open together, their order, the state inside a window.
-Does not cover: the order of units (engine/units.py), exact shuffles of rows (order/permutation.py).
+Does not cover: the order of units (units.py), exact shuffles of rows (order/permutation.py).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from penstock.core.block import Block
 from penstock.core.source import BLOCK_NBYTES
-from penstock.engine.rows import BatchList, Elements, Held, Hold, Window, batch_as_row
-from penstock.engine.stream import Context, Piece, State, Stream
+from penstock.engine.buffers.leased_rows import BatchList, Elements, Held, Hold, Window, batch_as_row
+from penstock.engine.streams.stream import Context, Piece, State, Stream
 from penstock.order.permutation import generator
 from penstock.order.position import progress
 
@@ -26,13 +26,24 @@ _ORDER_NBYTES = 8
 
 @dataclass(frozen=True)
 class Width:
-    """When a window is full: so many rows or so many bytes, whichever comes first."""
+    """When a window is full: so many rows, bytes or blocks, whichever comes first."""
 
     rows: int | None = None
-    nbytes: int = WINDOW_NBYTES
+    nbytes: int = field(default_factory=lambda: WINDOW_NBYTES)
+    blocks: int = 1 << 60
+
+    def even(self, count: int, block_nbytes: int) -> Width:
+        """The width at which `count` blocks of about one size fill equal windows.
+
+        A last window of one block would mix that block with nothing.
+        """
+        if self.rows is not None or count < 1:
+            return self
+        windows = -(-count * block_nbytes // self.nbytes)
+        return replace(self, blocks=-(-count // max(1, windows)))
 
 
-class Mix(Stream):
+class WindowShuffle(Stream):
     """Pulls blocks until the window is full, then shows its rows in an order fixed by key and window number."""
 
     def __init__(self, context: Context, inner: Stream, width: Width, key: tuple[int | str, ...], state: State) -> None:
@@ -57,6 +68,10 @@ class Mix(Stream):
         window = Window(blocks, order, holds)
         self._before = inner_after
         return Piece(window, self._state())
+
+    def start(self) -> State:
+        inner = self._inner.start() if self._before is None else None
+        return None if inner is None else {"in": inner, "window": self._number, "carry": self._carried}
 
     def ready(self) -> bool:
         return self._inner.ready()
@@ -88,8 +103,12 @@ class Mix(Stream):
                 return blocks, holds, before
             self._carry, self._carried = None, 0
             inner_after = self._last_after
-            if nbytes >= self._width.nbytes or (self._width.rows is not None and rows >= self._width.rows):
+            if self._full(rows, nbytes, len(blocks)):
                 return blocks, holds, inner_after
+
+    def _full(self, rows: int, nbytes: int, blocks: int) -> bool:
+        width = self._width
+        return nbytes >= width.nbytes or blocks >= width.blocks or (width.rows is not None and rows >= width.rows)
 
     def _next(self, before: State) -> tuple[Held | Window | None, State]:
         """The carried rest of a block or the next one, and the inner state from which it can be had again."""

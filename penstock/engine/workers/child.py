@@ -1,7 +1,7 @@
 """A worker process: takes a block, runs the users' functions on it, gives the result back.
 
-Covers: the child's side of engine/processes.py, started with file descriptors as arguments.
-Does not cover: when to use processes (engine/tune.py), how bytes travel (engine/wire.py).
+Covers: the child's side of processes.py, started with file descriptors as arguments.
+Does not cover: when to use processes (tune.py), how bytes travel (shared_memory.py).
 
 It never imports a framework by itself; a user's function brings in what it needs. Rows are told apart by their number
 in the block: only the parent knows where they came from, and puts that into messages.
@@ -23,8 +23,8 @@ import numpy as np
 
 from penstock.core.block import Block
 from penstock.core.errors import MapError
-from penstock.engine.transform import Fused
-from penstock.engine.wire import Link, Store, open_columns, pack, packed_nbytes, shut_columns, unpack
+from penstock.engine.streams.transform import Fused
+from penstock.engine.workers.shared_memory import Link, Store, open_columns, pack, packed_nbytes, shut_columns, unpack
 from penstock.plan.steps import Map
 
 _PR_SET_PDEATHSIG = 1

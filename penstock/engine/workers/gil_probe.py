@@ -1,11 +1,11 @@
 """How much of the time a function keeps other threads from running Python.
 
 Covers: a probe thread that tries to run now and then while a function is at work.
-Does not cover: what follows from it (engine/tune.py).
+Does not cover: what follows from it (tune.py).
 
 The probe sleeps for a moment and wants the interpreter lock (GIL) back. Next to NumPy, OpenCV or a read it gets it at
 once; next to a Python loop it waits for the interpreter's switch interval, 5 ms. Time that it spent waiting for a
-processor is told by the kernel and does not count.
+processor is reported by the kernel and does not count.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where users' functions run: in this process's threads, or in worker processes.
 
 Covers: measuring a function on the first blocks, the decision and its event, running blocks at the chosen place.
-Does not cover: the decision itself (engine/tune.py), the processes (engine/processes.py).
+Does not cover: the decision itself (tune.py), the processes (processes.py).
 
 No sample is computed twice: the blocks that are measured are the run's own. Results are the same at both places, so
 a run may begin in threads and go on in processes once they are up.
@@ -17,13 +17,15 @@ from typing import Any
 
 from penstock.core.block import Block
 from penstock.core.errors import InvalidInput
-from penstock.core.events import Events
-from penstock.engine.gil import GilProbe
-from penstock.engine.processes import BASE_NBYTES, Processes, Program, UnloadableError
-from penstock.engine.transform import Fused, Key
-from penstock.engine.tune import FunctionFacts, choose, objections
-from penstock.engine.workers import WorkClock
+from penstock.core.events import Events, fell_back
+from penstock.engine.streams.transform import Fused
+from penstock.engine.workers.gil_probe import GilProbe
+from penstock.engine.workers.processes import BASE_NBYTES, PackedFunctions, Processes, UnloadableError
+from penstock.engine.workers.threads import WorkClock
+from penstock.engine.workers.tune import FunctionFacts, choose, objections
 from penstock.memory.budget import Budget
+from penstock.order.permutation import Key
+from penstock.plan.prepare import Prepare
 from penstock.plan.steps import Workers
 
 _MEASURED_S = 0.3
@@ -40,7 +42,7 @@ class _Record:
     def __init__(self, fused: Fused, asked: Workers) -> None:
         self.fused, self.asked = fused, asked
         self.choice: Workers = "auto"
-        self.program: Program | None = None
+        self.program: PackedFunctions | None = None
         self.probe = GilProbe()
         self.measuring = threading.Lock()
         self.blocks, self.nbytes = 0, 0
@@ -126,13 +128,15 @@ class Places:
         if choice == "process" and not self.processes.start(must=record.asked == "process"):
             facts = replace(facts, workers=0)  # someone else has taken the memory meanwhile
             choice = choose(facts)
+        if choose(likely) == "process" and choice == "thread":
+            fell_back("function", f"{record.fused} stays in threads: {'; '.join(objections(facts))}")
         self._tell(record, facts, choice)
         record.choice = choice
 
     def _pack(self, record: _Record) -> str:
         """Pack the functions for their way; returns why that is not possible."""
         try:
-            record.program = Program(next(self._numbers), record.fused)
+            record.program = PackedFunctions(next(self._numbers), record.fused)
         except Exception as error:
             if record.asked == "process":
                 raise InvalidInput(
@@ -159,6 +163,7 @@ class Places:
     def _give_up(self, record: _Record, why: str) -> None:
         """Stay in threads after all; no row has been lost."""
         record.choice = "thread"
+        fell_back("function", f"{record.fused} stays in threads: {why}")
         self._events.emit("tune.workers", str(record.fused), workers="thread", why=why)
 
     def _tell(self, record: _Record, facts: FunctionFacts, choice: str) -> None:
@@ -177,6 +182,8 @@ class Places:
 def asked_of(fused: Fused) -> Workers:
     """What the user asked for: one step in a process takes the whole chain there."""
     asked = {getattr(step, "workers", "auto") for step in fused.steps}
+    if all(isinstance(step, Prepare) for step in fused.steps):
+        return "thread"  # the engine's own steps do not hold the interpreter
     return "process" if "process" in asked else ("thread" if "thread" in asked else "auto")
 
 

@@ -1,7 +1,7 @@
 """Worker processes for functions that keep the interpreter lock to themselves.
 
 Covers: starting and ending the processes, handing blocks over through shared memory, rebuilding results and errors.
-Does not cover: when processes pay (engine/tune.py, engine/place.py), the child's side (engine/worker_main.py).
+Does not cover: when processes pay (tune.py, placement.py), the child's side (child.py).
 
 A thread of the pool that runs a job hands its block to a free process and waits without the interpreter lock. One
 thread, the keeper, starts the processes and ends them: the kernel ends a child with the thread that started it, so
@@ -27,10 +27,20 @@ import numpy as np
 
 from penstock.core.block import Block, Origin
 from penstock.core.errors import BadData, InvalidInput, MapError, Stopped
-from penstock.engine.transform import Fused, Key
-from penstock.engine.wire import Link, Store, open_columns, pack, pack_function, packed_nbytes, shut_columns, unpack
+from penstock.engine.streams.transform import Fused
+from penstock.engine.workers.shared_memory import (
+    Link,
+    Store,
+    open_columns,
+    pack,
+    pack_function,
+    packed_nbytes,
+    shut_columns,
+    unpack,
+)
 from penstock.memory.budget import Budget, Lease
 from penstock.memory.meter import Meter
+from penstock.order.permutation import Key
 from penstock.plan.steps import Map, function_name
 
 BASE_NBYTES = 64_000_000
@@ -45,7 +55,7 @@ def later(name):
     spec.loader.exec_module(package)
     return getattr(package, name)
 package.__getattr__ = later
-from penstock.engine.worker_main import main
+from penstock.engine.workers.child import main
 main()
 """
 """Starts a child without the readers and their libraries (0.5 s and 40 MB less), until a function asks for them."""
@@ -67,7 +77,7 @@ class UnloadableError(Exception):
     """A function cannot be rebuilt in a worker process. Raised before a block is touched."""
 
 
-class Program:
+class PackedFunctions:
     """Users' functions, packed once for all processes."""
 
     def __init__(self, number: int, fused: Fused) -> None:
@@ -189,10 +199,12 @@ class Processes:
 
     @property
     def pids(self) -> list[int]:
-        """Process numbers, for whoever watches them."""
+        """Process ids, for monitoring."""
         return [child.process.pid for child in self._children]
 
-    def run(self, program: Program, block: Block, key: Key, *, whole: bool = False) -> tuple[Block | None, float]:
+    def run(
+        self, program: PackedFunctions, block: Block, key: Key, *, whole: bool = False
+    ) -> tuple[Block | None, float]:
         """The result of a program on a block, and the processor seconds it took; waits for a free process."""
         child = self._take()
         try:
@@ -244,14 +256,14 @@ class Processes:
             self._idle.append(child)
             self._change.notify()
 
-    def _load(self, child: _Child, program: Program, block: Block) -> None:
+    def _load(self, child: _Child, program: PackedFunctions, block: Block) -> None:
         child.reserve(0, program.nbytes)
         answer = self._ask(child, program, block, ("load", program.number, child.inbox.write(program.buffers)))
         if answer[0] != "loaded":
             raise UnloadableError(answer[1])
         child.loaded.add(program.number)
 
-    def _ask(self, child: _Child, program: Program, block: Block, message: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _ask(self, child: _Child, program: PackedFunctions, block: Block, message: tuple[Any, ...]) -> tuple[Any, ...]:
         """Send and wait for the answer; a process that is gone is an error that names what it was at."""
         try:
             child.link.send(message)
@@ -320,7 +332,7 @@ def _environment() -> dict[str, str]:
     return {**dict.fromkeys(_ONE_THREAD, "1"), "MALLOC_ARENA_MAX": "2", **os.environ, "PYTHONPATH": path}
 
 
-def _rebuilt(result: dict[str, Any], program: Program, block: Block) -> Block | None:
+def _rebuilt(result: dict[str, Any], program: PackedFunctions, block: Block) -> Block | None:
     """The block or the error that a process sent, told with the origins that only this side knows."""
     _count(result["skipped"], program.fused, block)
     if "trace" in result:

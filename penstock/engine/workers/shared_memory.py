@@ -1,7 +1,7 @@
 """Values on their way to another process: raw bytes in a file that has no name, and short messages about them.
 
 Covers: taking blocks apart into buffers and putting them together again, the shared memory, the framing of messages.
-Does not cover: the processes (engine/processes.py), what they do with a block (engine/worker_main.py).
+Does not cover: the processes (processes.py), what they do with a block (child.py).
 
 Arrays travel as raw bytes beside a small pickle (protocol 5), Arrow arrays as Arrow's own stream, other objects inside
 the pickle. The memory is a memfd: it vanishes with the last process that has it open, however that process ends, and

@@ -1,7 +1,7 @@
 """Threads that run jobs, the most urgent first.
 
 Covers: the pool, jobs made of parallel parts, and waiting for them.
-Does not cover: how many threads are right (engine/tune.py), other processes (engine/processes.py).
+Does not cover: how many threads are right (tune.py), other processes (processes.py).
 
 Urgent means close to the consumer: what is in flight drains before more is read.
 """
@@ -114,6 +114,10 @@ class Pool:
             self._ready.notify(len(parts))
         return job
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def resize(self, threads: int) -> None:
         """Change the number of threads; surplus ones end after their job."""
         with self._ready:
@@ -125,18 +129,19 @@ class Pool:
         with self._ready:
             return [thread.native_id for thread in self._threads if thread.native_id is not None]
 
-    def close(self) -> None:
-        """Drop queued jobs, let running ones end, join the threads."""
+    def close(self, *, wait: bool = True) -> None:
+        """Drop queued jobs, let running ones end, join the threads unless someone else will."""
         with self._ready:
             self._closed = True
             dropped, self._heap = self._heap, []
             self._ready.notify_all()
         for _, _, job, index, _ in dropped:
             job.finish_part(index, None, Stopped("The stream is closed."))
-        for thread in self._threads:
+        for thread in self._threads if wait else ():
             if thread is not threading.current_thread():
                 thread.join()
-        self._threads = []
+        if wait:
+            self._threads = []
 
     def _work(self) -> None:
         while True:

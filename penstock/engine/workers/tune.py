@@ -1,7 +1,7 @@
 """Decisions about where and how widely work runs, from measured facts.
 
 Covers: threads or processes for users' functions (`choose`), how many threads wait for storage (`decide`, `Tuner`).
-Does not cover: measuring the interpreter lock (engine/gil.py), running (engine/workers.py, engine/processes.py).
+Does not cover: measuring the interpreter lock (gil_probe.py), running (threads.py, processes.py).
 
 Both decisions are pure functions. The number of threads climbs a hill: half as many more while the consumer waits and
 the jobs wait too (for storage, not for a processor), kept if throughput rose, taken back if not.
@@ -16,8 +16,8 @@ from typing import Literal
 
 from penstock.core.events import Events
 from penstock.core.sizes import size
-from penstock.engine.gil import run_delay_s
-from penstock.engine.workers import Pool
+from penstock.engine.workers.gil_probe import run_delay_s
+from penstock.engine.workers.threads import Pool
 from penstock.plan.steps import Workers
 
 HELD_LEAST = 0.55
@@ -141,7 +141,7 @@ class Climb:
 
 
 @dataclass(frozen=True)
-class Decision:
+class ThreadDecision:
     """How many threads from now on, and why; `why` is empty if nothing was decided."""
 
     threads: int
@@ -149,38 +149,41 @@ class Decision:
     why: str = ""
 
 
-def decide(facts: FlowFacts, climb: Climb) -> Decision:
+def decide(facts: FlowFacts, climb: Climb) -> ThreadDecision:
     """The next step of the climb."""
     if climb.settle:
-        return Decision(facts.threads, replace(climb, settle=False))
+        return ThreadDecision(facts.threads, replace(climb, settle=False))
     if climb.before:
         return _judge(facts, climb)
     if climb.rest:
-        return Decision(facts.threads, replace(climb, rest=climb.rest - 1))
+        return ThreadDecision(facts.threads, replace(climb, rest=climb.rest - 1))
     if not _all_wait(facts):
-        return Decision(facts.threads, replace(climb, waiting=0, best_rate=0.0))
+        return ThreadDecision(facts.threads, replace(climb, waiting=0, best_rate=0.0))
     climb = replace(climb, waiting=climb.waiting + 1, best_rate=max(climb.best_rate, facts.rate))
-    return _widen(facts, climb, "") if climb.waiting >= _IN_A_ROW else Decision(facts.threads, climb)
+    return _widen(facts, climb) if climb.waiting >= _IN_A_ROW else ThreadDecision(facts.threads, climb)
 
 
-def _judge(facts: FlowFacts, climb: Climb) -> Decision:
+def _judge(facts: FlowFacts, climb: Climb) -> ThreadDecision:
     """Keep what the last step gained, or take it back."""
     gain = facts.rate / climb.rate_before if climb.rate_before else 1.0
     if gain > _WORTH:
-        return _widen(facts, Climb(), f"{gain:.2f}x the throughput with {facts.threads} threads")
+        gained = f"{gain:.2f}x the throughput with {facts.threads} threads"
+        return (
+            _widen(facts, Climb(), f"{gained}; ")
+            if _all_wait(facts)
+            else ThreadDecision(facts.threads, Climb(), gained)
+        )
     failures = climb.failures + 1
     rest = min(_REST_MOST, _REST_LEAST << (failures - 1))
-    return Decision(climb.before, Climb(rest=rest, failures=failures), f"only {gain:.2f}x the throughput: back")
+    return ThreadDecision(climb.before, Climb(rest=rest, failures=failures), f"only {gain:.2f}x the throughput: back")
 
 
-def _widen(facts: FlowFacts, climb: Climb, gained: str) -> Decision:
-    """Half as many threads more, if everyone waits."""
-    if not _all_wait(facts):
-        return Decision(facts.threads, climb, gained)
+def _widen(facts: FlowFacts, climb: Climb, gained: str = "") -> ThreadDecision:
+    """Half as many threads more."""
     threads = min(MOST_THREADS, max(facts.threads + 1, round(facts.threads * _WIDEN)))
     why = f"the consumer waits and jobs wait {facts.jobs_wait:.0%} of their time"
     on_trial = Climb(facts.threads, max(climb.best_rate, facts.rate), settle=True, failures=climb.failures)
-    return Decision(threads, on_trial, f"{gained}; {why}" if gained else why)
+    return ThreadDecision(threads, on_trial, gained + why)
 
 
 def _all_wait(facts: FlowFacts) -> bool:
@@ -251,7 +254,7 @@ class Tuner:
         queued = sum(run_delay_s(task) for task in self._pool.tasks())
         return _Reading(now, clock.jobs, clock.wall_s, clock.cpu_s, queued, waited_s, machine_time())
 
-    def _tell(self, facts: FlowFacts, decision: Decision) -> None:
+    def _tell(self, facts: FlowFacts, decision: ThreadDecision) -> None:
         self._events.emit(
             "tune.threads",
             "workers",
