@@ -1,7 +1,7 @@
 """From NumPy elements to those of a framework, one leaf at a time.
 
 Covers: walking an element, what every framework needs of a leaf, an iterator that converts as it goes.
-Does not cover: any framework (feed/torch.py and its neighbours).
+Does not cover: any framework (torch.py and its neighbours).
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
+from penstock.core.events import fell_back
 from penstock.core.schema import Schema
+from penstock.core.tree import map_leaves
 from penstock.engine.run import StreamIterator
-from penstock.feed.epochs import Epochs
+from penstock.feed.epochs import EpochNumbers
 from penstock.plan.steps import Node
 
 
@@ -22,7 +24,7 @@ class Streamed(Protocol):
     """What a feed needs of a dataset."""
 
     node: Node
-    epochs: Epochs
+    epochs: EpochNumbers
 
     def __init__(self, node: Node) -> None: ...
 
@@ -42,15 +44,6 @@ class Streamed(Protocol):
     def cardinality(self) -> int | None: ...
 
 
-def map_leaves(element: Any, convert: Callable[[Any], Any]) -> Any:
-    """The element with every leaf converted; dicts and tuples stay what they are."""
-    if isinstance(element, dict):
-        return {name: map_leaves(value, convert) for name, value in element.items()}
-    if isinstance(element, tuple):
-        return tuple(map_leaves(value, convert) for value in element)
-    return convert(element)
-
-
 def numeric(value: Any) -> np.ndarray | None:
     """A leaf as an array that frameworks can take, or None if it holds text, bytes or objects.
 
@@ -64,6 +57,29 @@ def numeric(value: Any) -> np.ndarray | None:
     if array.dtype.kind in "mM":
         return array.view(np.int64)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+ALIGN = 64
+"""Bytes at which arrays begin that frameworks on the CPU can take as they are."""
+
+COPY_TOLD_NBYTES = 4096
+"""Copies below this cost nothing beside the call: labels of a batch that is not full."""
+
+
+def aligned(array: np.ndarray) -> np.ndarray:
+    """The array if it lies in one piece, begins at 64 bytes and may be lent out writable; otherwise a copy that does.
+
+    Batches and what functions made of them lie so already; parts of a batch need not.
+    """
+    if array.flags.c_contiguous and array.flags.writeable and array.ctypes.data % ALIGN == 0:
+        return array
+    if array.nbytes >= COPY_TOLD_NBYTES:
+        fell_back("feed", "an array that did not begin at 64 bytes was copied")
+    memory = np.empty(array.nbytes + ALIGN, dtype=np.uint8)
+    first = -memory.ctypes.data % ALIGN
+    copy = memory[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
+    np.copyto(copy, array)
+    return copy
 
 
 def listed(value: Any, convert: Callable[[Any], Any]) -> Any:
@@ -108,3 +124,32 @@ class Converted(Iterator[Any]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class OneAhead(Converted):
+    """As Converted, with the next element converted before it is asked for: its transfer overlaps with the step."""
+
+    def __init__(self, stream: StreamIterator, convert: Callable[[Any], Any]) -> None:
+        super().__init__(stream, convert)
+        self._next: Any = None
+        self._position: dict[str, Any] | None = None
+        self._error: Exception | None = None
+
+    def __next__(self) -> Any:
+        if self._error is not None:
+            raise self._error
+        now = super().__next__() if self._position is None else self._next
+        self._next = None
+        self._position = self._stream.position
+        try:
+            self._next = super().__next__()
+        except StopIteration:
+            self._position = None  # the stream itself ends the next call
+        except Exception as error:
+            self._error = error  # told after the element before it
+        return now
+
+    @property
+    def position(self) -> dict[str, Any]:
+        """Where the pass stands, which is before the element that was converted ahead."""
+        return self._stream.position if self._position is None else self._position

@@ -1,7 +1,7 @@
 """Which epoch comes next, also when several processes read one dataset together.
 
 Covers: counting epochs in a process, and one count for all worker processes of a loader.
-Does not cover: what an epoch changes (order/), dividing an epoch among workers (feed/part.py).
+Does not cover: what an epoch changes (order/), dividing an epoch among workers (part.py).
 
 Worker processes of a loader start again with every epoch and would all begin at epoch 0. They also must agree: two
 workers that cut their parts from different orders would read some rows twice and others never. So a worker comes with
@@ -31,7 +31,7 @@ _HEAD = 2
 _CELLS = _HEAD + 3 * _TICKETS
 
 
-class Epochs:
+class EpochNumbers:
     """Hands out epoch numbers, one after the other."""
 
     def __init__(self, first: int = 0) -> None:

@@ -1,7 +1,7 @@
 """What `model.fit`, `evaluate` and `predict` take, on all three backends of Keras.
 
 Covers: a data adapter whose every pass is a whole new epoch, and the batch that trainers look at before they start.
-Does not cover: the conversions (feed/tensorflow.py, feed/torch.py, feed/jax.py).
+Does not cover: the conversions (tensorflow.py, torch.py, jax.py).
 
 A data adapter is what Keras turns every kind of input into, and it takes one that is given. The public way, PyDataset,
 asks for batches by number, shuffles those numbers, and on TensorFlow reads the first two batches twice.
@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from penstock.core.errors import InvalidInput, MissingExtra
-from penstock.feed.convert import Streamed, map_leaves
+from penstock.core.tree import map_leaves
+from penstock.feed.convert import Streamed
 from penstock.feed.spec import check_batched, endless
 
 try:
@@ -58,7 +59,8 @@ class KerasFeed(DataAdapter):  # type: ignore[misc]
 
     def get_tf_dataset(self) -> Any:
         """The dataset as tf.data."""
-        from penstock.feed.tensorflow import spec_of, tensorflow_feed, vector_spec
+        from penstock.feed.tensorflow.door import tensorflow_feed
+        from penstock.feed.tensorflow.leaves import spec_of, vector_spec
 
         if self._class_weight is None:
             return tensorflow_feed(self._dataset)
@@ -109,8 +111,9 @@ class KerasFeed(DataAdapter):  # type: ignore[misc]
 
 def weights_of(labels: np.ndarray, class_weight: Mapping[int, float]) -> np.ndarray:
     """The weight of each row's class: a number or one-hot row; classes that are not named weigh 1."""
-    one_hot = labels.ndim > 1 and labels.shape[-1] > 1
-    classes = labels.argmax(axis=-1) if one_hot else np.rint(labels.reshape(len(labels))).astype(np.int64)
+    if labels.ndim > 1:
+        labels = labels[..., 0] if labels.shape[-1] == 1 else labels.argmax(axis=-1)
+    classes = np.rint(labels).astype(np.int64)
     found, which = np.unique(classes, return_inverse=True)
     return np.array([class_weight.get(int(c), 1.0) for c in found], dtype=np.float32)[which.reshape(classes.shape)]
 

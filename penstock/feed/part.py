@@ -1,7 +1,7 @@
 """A loader's worker reads its own part of a pass, so that all workers together read everything once.
 
 Covers: where in a plan the division is made.
-Does not cover: agreeing on the epoch (feed/epochs.py), ranks of a distributed job (`ds.shard`).
+Does not cover: agreeing on the epoch (epochs.py), ranks of a distributed job (`ds.shard`).
 
 Three ways, the best that holds for the plan:
 1. Batches of rows that can be fetched singly: a worker fetches the rows of every n-th batch and no others. The batches
@@ -13,22 +13,21 @@ Three ways, the best that holds for the plan:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from penstock.core.block import Block
-from penstock.core.schema import Schema
-from penstock.core.source import OnError, RowSource
-from penstock.order.permutation import Permutation, key_of
+from penstock.core.source import RowSource
+from penstock.core.wrapped_source import WrappedRows
+from penstock.order.permutation import places_of_rows
+from penstock.plan.descend import descend
 from penstock.plan.rewrite import batched, rewrite
 from penstock.plan.steps import Batch, Filter, Map, Node, Read, Shard, Shuffle, Step
 
 
 @dataclass(frozen=True)
-class Worker:
+class WorkerPart:
     """Worker `index` of `world`, in a given epoch."""
 
     index: int
@@ -36,7 +35,7 @@ class Worker:
     epoch: int
 
 
-def part_of(node: Node, worker: Worker) -> Node:
+def part_of(node: Node, worker: WorkerPart) -> Node:
     """The plan that yields only this worker's part."""
     plan = rewrite(node)
     above: list[Step] = []
@@ -50,7 +49,7 @@ def part_of(node: Node, worker: Worker) -> Node:
     return _stacked(found, above)
 
 
-def _batches(node: Node, worker: Worker) -> Node | None:
+def _batches(node: Node, worker: WorkerPart) -> Node | None:
     step = node.step
     assert isinstance(step, Batch)
     rows = _own_batches(node.input, step.size, worker)
@@ -59,7 +58,7 @@ def _batches(node: Node, worker: Worker) -> Node | None:
     return None if rows is None else Node(step, (rows,))
 
 
-def _samples(node: Node, worker: Worker) -> Node | None:
+def _samples(node: Node, worker: WorkerPart) -> Node | None:
     """Samples divided at the source; None where something in between counts or combines them."""
     steps, read = _chain(node)
     if read is None:
@@ -75,7 +74,7 @@ def _samples(node: Node, worker: Worker) -> Node | None:
     return _stacked(read, [mine if step is ranks[0] else step for step in steps])
 
 
-def _own_batches(node: Node, size: int, worker: Worker) -> Node | None:
+def _own_batches(node: Node, size: int, worker: WorkerPart) -> Node | None:
     """The rows of every n-th batch; None where the number of rows before a batch is not known beforehand."""
     steps, read = _chain(node)
     maps = [step for step in steps if isinstance(step, Map)]
@@ -95,11 +94,8 @@ def _own_batches(node: Node, size: int, worker: Worker) -> Node | None:
 
 def _chain(node: Node) -> tuple[list[Step], Node | None]:
     """Steps from the source up to here, and the node that reads; None if there is something else in between."""
-    steps: list[Step] = []
-    while isinstance(node.step, (Map, Filter, Shuffle, Shard)):
-        steps.insert(0, node.step)
-        node = node.input
-    return steps, node if isinstance(node.step, Read) else None
+    steps, below = descend(node, (Map, Filter, Shuffle, Shard))
+    return steps, below if isinstance(below.step, Read) else None
 
 
 def _stacked(node: Node, steps: list[Step]) -> Node:
@@ -108,25 +104,16 @@ def _stacked(node: Node, steps: list[Step]) -> Node:
     return node
 
 
-class OwnRows:
+class OwnRows(WrappedRows):
     """The rows of a source, in the order of a pass, that belong to a worker's batches."""
 
-    def __init__(self, source: RowSource, size: int, worker: Worker, rank: tuple[int, int], seed: int | None) -> None:
-        self._source, self._size, self._worker, self._rank = source, size, worker, rank
+    def __init__(
+        self, source: RowSource, size: int, worker: WorkerPart, rank: tuple[int, int], seed: int | None
+    ) -> None:
+        super().__init__(source)
+        self._size, self._worker, self._rank = size, worker, rank
         self._total = source.num_rows()
-        key = None if seed is None else key_of("rows", seed, worker.epoch)
-        self._order = None if key is None else Permutation(self._total, key)
-
-    @property
-    def label(self) -> str:
-        return self._source.label
-
-    @property
-    def on_error(self) -> OnError:
-        return self._source.on_error
-
-    def schema(self) -> Schema:
-        return self._source.schema()
+        self._rows_at = places_of_rows(self._total, seed, (worker.epoch,))
 
     def num_rows(self) -> int:
         """Rows of whole batches dealt in turns, and of the last one if it is this worker's turn."""
@@ -136,20 +123,12 @@ class OwnRows:
         mine = max(0, -(-(whole - self._worker.index) // self._worker.world))
         return mine * self._size + (rest if whole % self._worker.world == self._worker.index else 0)
 
-    def fetch_nbytes(self, rows: int) -> int:
-        return self._source.fetch_nbytes(rows)
-
     def fetch(self, rows: np.ndarray) -> Any:
+        return self.source.fetch(self.numbers(rows))
+
+    def numbers(self, rows: np.ndarray) -> np.ndarray:
+        """The rows of the source that the worker's rows are; what is drawn at random for a sample hangs on these."""
         batch, row = np.divmod(rows, self._size)
         places = (batch * self._worker.world + self._worker.index) * self._size + row
         places = places * self._rank[1] + self._rank[0]
-        return self._source.fetch(places if self._order is None else self._order.at(places))
-
-    def decode(self, fetched: Any) -> Block:
-        return self._source.decode(fetched)
-
-    def decode_into(self, fetched: Any, out: Mapping[str, np.ndarray]) -> None:
-        self._source.decode_into(fetched, out)
-
-    def fingerprint(self) -> str:
-        return self._source.fingerprint()
+        return self._rows_at(places)

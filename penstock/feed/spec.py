@@ -1,7 +1,7 @@
 """What can be said about the elements of a plan before reading them all.
 
 Covers: dtype and shape of every leaf, with open lengths where elements may differ.
-Does not cover: how a framework writes that down (feed/tensorflow.py).
+Does not cover: how a framework writes that down (tensorflow.py).
 """
 
 from __future__ import annotations

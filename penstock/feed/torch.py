@@ -1,7 +1,7 @@
 """Hand-over to PyTorch without a copy.
 
 Covers: tensors over batch buffers, an IterableDataset that also works inside a DataLoader's workers.
-Does not cover: dividing a pass (feed/part.py), the training loop (guard/).
+Does not cover: dividing a pass (part.py), the training loop (guard/).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.core.errors import MissingExtra, PositionError
 from penstock.feed.convert import Converted, Streamed, listed, numeric
-from penstock.feed.part import Worker, part_of
+from penstock.feed.part import WorkerPart, part_of
 from penstock.memory.limits import current_limit, limit
 from penstock.memory.meter import Meter
 
@@ -60,7 +60,7 @@ class TorchFeed(IterableDataset[Any]):
         # The seed without the worker's number is one for all workers of a loader; a pass of its own each time.
         ticket = hash((info.seed - info.id, self._passes))
         self._passes += 1
-        worker = Worker(info.id, info.num_workers, self._dataset.epochs.take(ticket, info.id))
+        worker = WorkerPart(info.id, info.num_workers, self._dataset.epochs.take(ticket, info.id))
         mine = type(self._dataset)(part_of(self._dataset.node, worker))
         return Converted(iter(mine.at_epoch(worker.epoch)), self._leaf())
 

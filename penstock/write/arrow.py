@@ -1,7 +1,7 @@
 """Columns as Arrow holds them.
 
 Covers: numbers, text, bytes, arrays of fixed and of changing length, without a Python object per number.
-Does not cover: writing Parquet (write/formats.py).
+Does not cover: writing Parquet (formats.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A dataset's rows, block by block, with a position after each.
 
 Covers: pulling blocks out of a run, slices of bounded size, positions that `Dataset.resume` understands.
-Does not cover: what runs (engine/), what is done with the rows (write/run.py).
+Does not cover: what runs (engine/), what is done with the rows (run.py).
 
 `iter(dataset)` hands out single samples, which costs some ten microseconds a row of a table. Here rows stay in the
 columns in which the source made them.
@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.block import Block
+from penstock.engine.buffers.leased_rows import BatchList
 from penstock.engine.build import Builder
 from penstock.engine.pipe import pipe
-from penstock.engine.rows import BatchList
 from penstock.engine.run import Run
-from penstock.engine.stream import Piece, State
+from penstock.engine.streams.stream import Piece, State
 from penstock.memory.budget import Budget
 from penstock.order.position import Position, read_position, write_position
 from penstock.plan.rewrite import rewrite
@@ -90,7 +90,9 @@ class BlockReader:
         state = (
             {"in": piece.after, "used": 0} if piece is not None and ended else {"in": self._before, "used": self._used}
         )
-        return write_position(**self._identity, epoch=0, done=self._done, state=state)
+        return write_position(
+            plan=self._identity["plan"], data=self._identity["data"], epoch=0, done=self._done, state=state
+        )
 
 
 def shard_of(node: Node) -> Shard | None:

@@ -1,7 +1,7 @@
 """Columns by names that a reader understands, and which of them are pictures.
 
 Covers: what a block's columns are called in a shard, telling pixels and stored pictures from other data.
-Does not cover: compressing (write/encode.py), Arrow types (write/arrow.py).
+Does not cover: compressing (encode.py), Arrow types (arrow.py).
 """
 
 from __future__ import annotations

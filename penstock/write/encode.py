@@ -1,7 +1,7 @@
 """Blocks of samples as they are stored: images compressed, columns named.
 
 Covers: the function that runs on every block before it is written, in the engine's workers.
-Does not cover: files (write/formats.py), passing image files through untouched (write/raw.py).
+Does not cover: files (formats.py), passing image files through untouched (raw.py).
 
 Arrays of 8-bit pixels (height x width, or with 1, 3 or 4 channels) are images: JPEG, or PNG where `lossless` is asked
 for or JPEG has no form for them (4 channels). Bytes that begin as JPEG, PNG or WebP do are pictures already.
@@ -20,7 +20,8 @@ import numpy as np
 from penstock.core.block import column_nbytes, to_numpy
 from penstock.core.errors import DataError, InvalidInput
 from penstock.core.schema import OBJECT
-from penstock.sources.tfrecord_write import encode_example, frame
+from penstock.native.example_write import encode_block
+from penstock.sources.tfrecord.write import encode_example, frame
 from penstock.write.columns import has_pixels, has_stored, named, stored_kind
 
 Format = Literal["parquet", "webdataset", "tfrecord"]
@@ -30,12 +31,10 @@ QUALITY = 95
 """Of JPEG, unless asked otherwise. Asking for another one means that JPEG files are compressed anew."""
 
 _PART_NBYTES = 2_000_000
-_FEW_ROWS = 16
-"""Blocks smaller than this are written row by row: loading compiled code takes longer."""
 
 
 @dataclass(frozen=True)
-class Encoder:
+class BlockEncoder:
     """From a block of samples to what is stored of it."""
 
     format: Format
@@ -122,7 +121,7 @@ def records(columns: dict[str, np.ndarray]) -> np.ndarray:
     """Framed tf.train.Example records of a block, made some at a time so that the block is not held a third time."""
     rows = len(next(iter(columns.values())))
     nbytes = sum(column_nbytes(column) for column in columns.values())
-    step = max(_FEW_ROWS, int(rows * _PART_NBYTES / max(1, nbytes)))
+    step = max(1, int(rows * _PART_NBYTES / max(1, nbytes)))
     found: list[bytes] = []
     for first in range(0, rows, step):
         found += _some_records({name: column[first : first + step] for name, column in columns.items()})
@@ -130,13 +129,10 @@ def records(columns: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _some_records(columns: dict[str, np.ndarray]) -> list[bytes]:
+    found = encode_block(columns)
+    if found is not None:
+        return found
     rows = len(next(iter(columns.values())))
-    if rows >= _FEW_ROWS:
-        from penstock.write.example_kernel import encode_block  # Numba is loaded where records are written
-
-        found = encode_block(columns)
-        if found is not None:
-            return found
     return [frame(encode_example({name: c[row] for name, c in columns.items()})) for row in range(rows)]
 
 

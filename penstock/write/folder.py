@@ -1,7 +1,7 @@
 """Where shards go: a local folder, or one in a remote store.
 
 Covers: files that appear complete or not at all, reading them back, keeping a second writer away.
-Does not cover: what is in them (write/formats.py), when they are cut (write/run.py).
+Does not cover: what is in them (formats.py), when they are cut (run.py).
 
 A remote store takes whole files: a shard is written to a temporary file here and sent when it is complete, so one shard
 of local disk is needed. Stores have no locks: two writers to one remote folder are not noticed.
@@ -17,13 +17,15 @@ import tempfile
 from collections.abc import Iterator
 from typing import BinaryIO, Protocol
 
+from penstock.core.durable import replace_durably
 from penstock.core.errors import InvalidInput, NotFound
-from penstock.sources import remote, storage
+from penstock.sources.storage import files as storage
+from penstock.sources.storage import remote
 
 _PARTIAL = ".partial-shard"
 
 
-class Folder(Protocol):
+class Destination(Protocol):
     """What a writer needs of its destination."""
 
     def taken(self) -> contextlib.AbstractContextManager[str]:
@@ -47,7 +49,7 @@ class Folder(Protocol):
         """Remove a file if it is there."""
 
 
-def folder_of(path: storage.PathLike) -> Folder:
+def folder_of(path: storage.PathLike) -> Destination:
     """The destination that a path or URL names."""
     if not storage.is_remote(path):
         return LocalFolder(storage.local_path(path))
@@ -91,10 +93,10 @@ class LocalFolder:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(f"{self.path(name)}.new", self.path(name))
+        replace_durably(f"{self.path(name)}.new", self.path(name))
 
     def publish(self, partial: str, name: str) -> None:
-        os.replace(partial, self.path(name))
+        replace_durably(partial, self.path(name))
 
     def open(self, name: str) -> BinaryIO:
         return open(self.path(name), "rb")

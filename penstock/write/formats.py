@@ -1,7 +1,7 @@
 """Shard files: blocks in, one file out.
 
 Covers: Parquet, TFRecord and tar shards, written once from front to back, and counting their rows again.
-Does not cover: compressing samples (write/encode.py), names, manifests and resuming (write/run.py).
+Does not cover: compressing samples (encode.py), names, manifests and resuming (run.py).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Digested:
         return str(self._digest.hexdigest())
 
 
-class Shard(Protocol):
+class ShardFile(Protocol):
     """One file being written."""
 
     nbytes: int

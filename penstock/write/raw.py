@@ -1,7 +1,7 @@
 """Image files into shards without decoding them.
 
 Covers: a source that yields the files' own bytes, and putting it in the place of one that would decode them.
-Does not cover: reading files (sources/images.py), resizing (write/encode.py).
+Does not cover: reading files (sources/images/source.py), resizing (encode.py).
 
 A JPEG that is decoded and compressed again loses quality and costs forty times the processor time of copying it. So
 where neither a size nor another quality is asked for and nothing between reader and writer looks at the pixels, the
@@ -18,57 +18,37 @@ import numpy as np
 from penstock.core.block import Block
 from penstock.core.errors import BadData, DataError
 from penstock.core.schema import OBJECT, Field, Schema
-from penstock.core.source import OnError
+from penstock.core.wrapped_source import WrappedRows
 from penstock.plan import steps
 from penstock.plan.steps import Node
-from penstock.sources.decode import decode_image
-from penstock.sources.image_header import read_header
-from penstock.sources.images import FetchedImages, ImageSource
+from penstock.sources.images.decode import decode_image
+from penstock.sources.images.header import read_header
+from penstock.sources.images.source import FetchedImages, ImageSource
 from penstock.write.columns import stored_kind
-from penstock.write.encode import QUALITY, Encoder
+from penstock.write.encode import QUALITY, BlockEncoder
 
 _BLIND = (
     steps.Read, steps.Shuffle, steps.Shard, steps.Take, steps.Skip, steps.Repeat, steps.Prefetch, steps.Concatenate,
-    steps.Mix,
+    steps.SampleFrom,
 )  # fmt: skip
 """Steps that move samples without looking at them."""
 
 
-class RawImages:
-    """A `RowSource` of the same rows as an `ImageSource`, as stored bytes."""
+class RawImages(WrappedRows):
+    """The same rows as an `ImageSource`, as stored bytes."""
 
-    def __init__(self, source: ImageSource, encoder: Encoder) -> None:
-        self._source, self._encoder = source, encoder
-
-    @property
-    def label(self) -> str:
-        return self._source.label
-
-    @property
-    def on_error(self) -> OnError:
-        return self._source.on_error
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return self._source.classes
+    def __init__(self, source: ImageSource, encoder: BlockEncoder) -> None:
+        super().__init__(source)
+        self._images, self._encoder = source, encoder
 
     def schema(self) -> Schema:
         """The image as bytes; everything else as the source has it."""
-        decoded = self._source.schema()
+        decoded = self.source.schema()
         return Schema(tuple(Field("image", OBJECT) if f.name == "image" else f for f in decoded), decoded.tree)
-
-    def num_rows(self) -> int:
-        return self._source.num_rows()
-
-    def fetch_nbytes(self, rows: int) -> int:
-        return self._source.fetch_nbytes(rows)
-
-    def fetch(self, rows: np.ndarray) -> FetchedImages:
-        return self._source.fetch(rows)
 
     def decode(self, fetched: FetchedImages) -> Block:
         """The bytes, once their header has been read; damaged ones go to `on_error` and are left out."""
-        files, kept, stored = self._source.files, [], []
+        files, kept, stored = self._images.files, [], []
         for index, data in enumerate(fetched.data):
             where = files.path(int(fetched.rows[index]))
             try:
@@ -77,14 +57,13 @@ class RawImages:
                 self.on_error.bad(error)
                 continue
             kept.append(index)
-        self.on_error.good(len(kept))
         rows = fetched.rows[kept]
         column = np.empty(len(stored), OBJECT)
         column[:] = stored
         columns: dict[str, Any] = {"image": column}
-        if self._source.labelled:
-            columns["label"] = self._source._labels(rows)
-        return Block(columns, self._source.schema().tree, lambda i: files.path(int(rows[i])))
+        if self._images.labelled:
+            columns["label"] = self._images._labels(rows)
+        return Block(columns, self._images.schema().tree, lambda i: files.path(int(rows[i])))
 
     def _stored(self, data: bytes | DataError, where: str) -> bytes:
         if not isinstance(data, bytes):
@@ -96,23 +75,23 @@ class RawImages:
         passes = ("png",) if self._encoder.lossless else ("jpg", "png", "webp")
         if stored_kind(data) in passes:
             return data
-        return self._encoder.image(decode_image(data, self._source.options, where=where))[1]
+        return self._encoder.image(decode_image(data, self._images.options, where=where))[1]
 
     def decode_into(self, fetched: FetchedImages, out: Mapping[str, np.ndarray]) -> None:
         raise DataError("Stored images have no fixed size.")  # the schema says so: nobody calls it
 
     def fingerprint(self) -> str:
-        return f"stored {self._source.fingerprint()}"
+        return f"stored {self.source.fingerprint()}"
 
 
-def undecoded(node: Node, encoder: Encoder) -> Node:
+def undecoded(node: Node, encoder: BlockEncoder) -> Node:
     """The plan with image files passed through as bytes where that gives the same pictures; else the plan itself."""
     if encoder.size is not None or encoder.quality != QUALITY:
         return node
     return _swapped(node, encoder) or node
 
 
-def _swapped(node: Node, encoder: Encoder) -> Node | None:
+def _swapped(node: Node, encoder: BlockEncoder) -> Node | None:
     if not isinstance(node.step, _BLIND):
         return None
     if isinstance(node.step, steps.Read):

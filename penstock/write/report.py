@@ -1,7 +1,7 @@
 """What a write came to.
 
 Covers: the result of `ds.write` and `penstock pack`.
-Does not cover: writing (write/run.py).
+Does not cover: writing (run.py).
 """
 
 from __future__ import annotations

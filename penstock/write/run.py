@@ -1,7 +1,7 @@
 """Write a dataset as shards: in bounded memory, all or nothing for each file, and further after a kill.
 
 Covers: cutting shards, naming them once complete, the manifest with the position after each, reading back.
-Does not cover: what is in a file (write/formats.py, write/encode.py), where files go (write/folder.py).
+Does not cover: what is in a file (formats.py, encode.py), where files go (folder.py).
 
 A shard is cut by the bytes that went into it, which the data alone decides; and the manifest holds the position right
 after each finished shard. So a write that was killed and started again gives the same files as one that was not.
@@ -26,8 +26,8 @@ from penstock.plan.rewrite import batched
 from penstock.plan.steps import Batch
 from penstock.write.blocks import BlockReader, shard_of
 from penstock.write.columns import is_pixels, stored_kind
-from penstock.write.encode import Encoder
-from penstock.write.folder import Folder, folder_of
+from penstock.write.encode import BlockEncoder
+from penstock.write.folder import Destination, folder_of
 from penstock.write.formats import (
     GROUP_COST,
     GROUP_NBYTES,
@@ -35,7 +35,7 @@ from penstock.write.formats import (
     Digested,
     ParquetShard,
     RecordShard,
-    Shard,
+    ShardFile,
     TarShard,
     count_rows,
     digest_of,
@@ -80,13 +80,13 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class Job:
+class WriteJob:
     """One call of `write`."""
 
     rows: Dataset
-    folder: Folder
+    folder: Destination
     partial: str
-    encoder: Encoder
+    encoder: BlockEncoder
     limit: int
     manifest: Manifest
     progress: Progress | None
@@ -99,17 +99,21 @@ def write(
     dataset: Dataset,
     folder: str | os.PathLike[str],
     *,
-    encoder: Encoder,
+    encoder: BlockEncoder,
     shard_size: Size = "256MB",
     overwrite: bool = False,
+    shuffle: int | None = None,
     progress: Progress | None = None,
 ) -> WriteReport:
-    """Write every row of `dataset` to shards in `folder`, continuing what an earlier call left unfinished."""
+    """Write every row of `dataset` to shards in `folder`, continuing what an earlier call left unfinished.
+
+    With a seed as `shuffle` the rows are in a uniformly random order.
+    """
     limit = parse_size(shard_size)
     if limit < 1:
         raise InvalidInput("write: shard_size must be at least 1 byte.")
     where = folder_of(folder)
-    rows = prepared(dataset, encoder)
+    rows = prepared(dataset, encoder, shuffle)
     shard = shard_of(rows.node)
     made_by = {
         "version": _VERSION, "encoder": asdict(encoder), "shard_nbytes": limit, **rows.identity(),
@@ -119,7 +123,7 @@ def write(
         with where.taken() as partial:
             manifest = _started(where, json.loads(json.dumps(made_by)), overwrite)
             if not manifest.done:
-                _write_rest(Job(rows, where, partial, encoder, limit, manifest, progress))
+                _write_rest(WriteJob(rows, where, partial, encoder, limit, manifest, progress))
             return _verified(where, manifest, encoder.format)
     except OSError as error:
         if isinstance(error, PenstockError):
@@ -139,12 +143,14 @@ def already_written(folder: str | os.PathLike[str]) -> tuple[int, int]:
     return manifest.rows, manifest.nbytes
 
 
-def prepared(dataset: Dataset, encoder: Encoder) -> Dataset:
+def prepared(dataset: Dataset, encoder: BlockEncoder, shuffle: int | None = None) -> Dataset:
     """The dataset whose blocks are what is stored: single rows, image files as they are, the rest encoded."""
     made = type(dataset)
     node = dataset.node
     while isinstance(node.step, Batch) and not node.step.drop_last and node.step.pad is None:
         node = node.input  # the same rows, without joining them only to take them apart
+    if shuffle is not None:
+        node = made(node).shuffle(seed=shuffle, exact=True).node
     rows = made(undecoded(node, encoder))
     if batched(rows.node):
         rows = rows.unbatch()
@@ -153,7 +159,7 @@ def prepared(dataset: Dataset, encoder: Encoder) -> Dataset:
     return rows.map_batches(encoder, workers="thread") if pictures or encoder.format != "parquet" else rows
 
 
-def _started(folder: Folder, made_by: dict[str, Any], overwrite: bool) -> Manifest:
+def _started(folder: Destination, made_by: dict[str, Any], overwrite: bool) -> Manifest:
     """The manifest of an earlier call with the same data and options, or a new one."""
     stored = folder.read(MANIFEST)
     found = None if stored is None else Manifest(**json.loads(stored))
@@ -171,7 +177,7 @@ def _started(folder: Folder, made_by: dict[str, Any], overwrite: bool) -> Manife
     return manifest
 
 
-def _write_rest(job: Job) -> None:
+def _write_rest(job: WriteJob) -> None:
     slice_nbytes = max(1, min(_SLICE_NBYTES, job.limit // _SLICES_PER_SHARD))
     with BlockReader(job.rows, job.manifest.position, slice_nbytes) as reader:
         held = GROUP_COST * min(job.limit, GROUP_NBYTES) if job.encoder.format == "parquet" else 0
@@ -184,7 +190,9 @@ def _write_rest(job: Job) -> None:
     job.save()
 
 
-def _write_shard(job: Job, reader: BlockReader, slices: Slices, first: tuple[Block, Any]) -> tuple[Block, Any] | None:
+def _write_shard(
+    job: WriteJob, reader: BlockReader, slices: Slices, first: tuple[Block, Any]
+) -> tuple[Block, Any] | None:
     """Write one shard from the slice `first` on; the first slice of the next one, or None."""
     manifest, encoder = job.manifest, job.encoder
     before_rows, before_nbytes, count = manifest.rows, manifest.nbytes, 0
@@ -216,7 +224,7 @@ def _write_shard(job: Job, reader: BlockReader, slices: Slices, first: tuple[Blo
     return following
 
 
-def _opened(file: Digested, format: str, manifest: Manifest, *, tight: bool) -> Shard:
+def _opened(file: Digested, format: str, manifest: Manifest, *, tight: bool) -> ShardFile:
     if format == "parquet":
         known = manifest.schema
         schema = None if known is None else pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(known)))
@@ -224,7 +232,7 @@ def _opened(file: Digested, format: str, manifest: Manifest, *, tight: bool) -> 
     return TarShard(file, manifest.rows) if format == "webdataset" else RecordShard(file)
 
 
-def _verified(folder: Folder, manifest: Manifest, format: str) -> WriteReport:
+def _verified(folder: Destination, manifest: Manifest, format: str) -> WriteReport:
     """Read every shard back: the bytes and the rows must be those that were written."""
     whole = hashlib.blake2b(digest_size=16)
     for shard in manifest.shards:
@@ -237,7 +245,7 @@ def _verified(folder: Folder, manifest: Manifest, format: str) -> WriteReport:
     return WriteReport(manifest.rows, files, manifest.nbytes, whole.hexdigest())
 
 
-def _as_written(folder: Folder, shard: dict[str, Any], format: str) -> bool:
+def _as_written(folder: Destination, shard: dict[str, Any], format: str) -> bool:
     try:
         with folder.open(shard["file"]) as file:
             if digest_of(file) != shard["digest"]:
