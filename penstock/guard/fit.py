@@ -1,7 +1,8 @@
 """Training a Keras model on a stream, guarded.
 
 Covers: `fit`: epochs, callbacks, validation, checkpoints and resuming around guarded steps.
-Does not cover: one step (guard/step.py, guard/frameworks/), evaluation and prediction (guard/infer.py).
+Does not cover: one step (guard/recovery/step.py, guard/{keras,torch,jax}), evaluation and prediction
+(guard/keras/predict.py).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import InvalidInput, MissingExtra
 from penstock.guard.epochs import refuse_arrays
+from penstock.guard.ranks.in_step import Uneven
 
 if TYPE_CHECKING:
     import keras
@@ -42,6 +44,7 @@ class FitOptions:
     checkpoint_steps: int | None = None
     resume: bool = False
     rehearse: Any = None
+    uneven: Uneven = "pad"
 
 
 def fit(
@@ -66,6 +69,7 @@ def fit(
     resume: bool = False,
     rehearse: Any = None,
     supervise: bool = False,
+    uneven: Uneven = "pad",
 ) -> keras.callbacks.History:
     """Train a compiled Keras model on batches `(x, y)` or `(x, y, sample_weight)`; returns Keras' History.
 
@@ -83,6 +87,9 @@ def fit(
     False never rehearses, and a batch given instead is the one that is tried.
     `supervise=True` restarts the script in a child process that may be killed for its memory and is then started
     again with smaller micro-batches; it needs `checkpoint`.
+    Across processes (torchrun, Ray Train) every rank trains on its part of `ds`, and a step is that of all their rows
+    together. Where ranks have different numbers of batches, `uneven="pad"` trains on all rows and `"drop"` stops with
+    the rank that has the fewest.
     """
     given = dict(locals())
     options = FitOptions(**{field.name: given[field.name] for field in fields(FitOptions)})
@@ -94,7 +101,7 @@ def fit(
 
         become_supervisor(checkpoint)
     try:
-        from penstock.guard.frameworks.keras_loop import Training
+        from penstock.guard.keras.loop import Training
     except ImportError as error:
         raise MissingExtra(what="fit()", extra="keras") from error
     return Training(model, ds, options).run()

@@ -14,10 +14,10 @@ thresholds the same steps' peaks were 10 to 96 % off a straight line."""
 _TUNABLES = {"MALLOC_MMAP_THRESHOLD_": "glibc.malloc.mmap_threshold", "MALLOC_TRIM_THRESHOLD_": "glibc.malloc.trim_"}
 
 
-def steady(env: Mapping[str, str]) -> dict[str, str]:
+def steady_environment(env: Mapping[str, str]) -> dict[str, str]:
     """The environment with steady thresholds; what the user has set, by either of glibc's names, stays.
 
-    >>> steady({"MALLOC_TRIM_THRESHOLD_": "1"})["MALLOC_TRIM_THRESHOLD_"]
+    >>> steady_environment({"MALLOC_TRIM_THRESHOLD_": "1"})["MALLOC_TRIM_THRESHOLD_"]
     '1'
     """
     own = env.get("GLIBC_TUNABLES", "")

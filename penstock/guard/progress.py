@@ -1,7 +1,7 @@
 """How far a run is, how fast, and how long it waited for data.
 
 Covers: counting samples, measuring the waits between batches, deciding when a report is due, the report's numbers.
-Does not cover: who hears it (core/events.py), what the loss is (guard/frameworks/keras_loop.py).
+Does not cover: who hears it (core/events.py), what the loss is (guard/keras/loop.py).
 
 A report reads the loss, and reading it waits for the device: so it is made at most twice a second, never per step.
 """
@@ -43,7 +43,7 @@ class Progress:
         self.samples, self.waited_s = samples, 0.0
         self._every_s, self._clock = every_s, clock
         self._last_s = self._epoch_s = clock()
-        self._due_s = self._last_s  # the first step is told at once: it shows that the run is alive
+        self._due_s = self._last_s  # the first step is reported at once: it shows that the run is alive
         self._last_samples = self._epoch_samples = samples
         self._last_waited_s = 0.0
 

@@ -1,7 +1,7 @@
 """Being asked to stop.
 
 Covers: SIGTERM as a flag that the loop looks at between steps, and the line that tells how to go on.
-Does not cover: what is saved then (guard/fit.py).
+Does not cover: what is saved then (fit.py).
 """
 
 from __future__ import annotations

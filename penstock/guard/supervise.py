@@ -2,7 +2,7 @@
 
 Covers: running a training command, noticing that it was killed or aborted for its memory, starting it again from its
 last checkpoint with smaller micro-batches.
-Does not cover: errors that Python can catch (guard/step.py), finding out why a job needs so much (doctor/).
+Does not cover: errors that Python can catch (guard/recovery/step.py), finding out why a job needs so much (doctor/).
 
 The kernel's out-of-memory killer and the aborts of TensorFlow and JAX on CPU leave no exception to catch. A
 worker that ends with SIGKILL is believed when the kernel's counter of kills has moved; SIGABRT and SIGSEGV are what a
@@ -25,9 +25,10 @@ from typing import Any
 from penstock.core.errors import InvalidInput, OutOfMemory
 from penstock.core.events import Event, events
 from penstock.core.sizes import Size
-from penstock.guard import hints, recover
-from penstock.guard.microbatch import part_sizes
-from penstock.guard.steady import steady
+from penstock.guard import supervisor_hints as hints
+from penstock.guard.malloc_env import steady_environment
+from penstock.guard.recovery import ladder as recover
+from penstock.guard.recovery.microbatch import part_sizes
 from penstock.memory.cgroups import read_counters
 from penstock.memory.jail import run_limited
 
@@ -184,7 +185,7 @@ def _kills() -> int:
 
 def _environment(env: Mapping[str, str] | None, ladder: recover.Ladder | None, again: bool) -> dict[str, str]:
     # Workers are limited and forecast: memory that they free must be seen to be free.
-    out = steady(os.environ if env is None else env)
+    out = steady_environment(os.environ if env is None else env)
     out[hints.SUPERVISED] = "1"
     if again:
         out[hints.RESUME] = "1"

@@ -1,7 +1,7 @@
 """What a supervised worker and its supervisor tell each other.
 
 Covers: the size in use, written by the worker beside its checkpoints; the size to start with, given in the environment.
-Does not cover: starting and restarting (guard/supervise.py).
+Does not cover: starting and restarting (supervise.py).
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+
+from penstock.core.durable import replace_durably
 
 MICRO_BATCH = "PENSTOCK_MICRO_BATCH"
 RESUME = "PENSTOCK_RESUME"
@@ -33,7 +35,7 @@ def write_hint(folder: Path, values: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     fresh = folder / f"{FILE}.new"
     fresh.write_text(json.dumps(values))
-    os.replace(fresh, folder / FILE)
+    replace_durably(fresh, folder / FILE)
 
 
 def read_hint(folder: Path) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """Checkpoints that are whole or not there.
 
 Covers: the file (streamed, checked), the folder (atomic writes, the last good one, a few kept), random generators.
-Does not cover: what a framework's state is (guard/frameworks/), when to save (guard/fit.py).
+Does not cover: what a framework's state is (guard/{keras,torch,jax}/), when to save (guard/fit.py).
 
 A file is: magic, arrays one after the other, a JSON footer with each array's place and CRC-32, the footer's length and
 CRC-32, magic. It is written beside its name and renamed when it is on disk, so a name never stands for half a file;
@@ -10,6 +10,7 @@ damage that came later is found by the checksums. Arrays are taken one at a time
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -24,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.core.durable import private_folder, replace_durably, sync_folder
 from penstock.core.errors import CheckpointError
 from penstock.core.events import events
 
@@ -37,7 +39,7 @@ Named = tuple[str, np.ndarray]
 
 def write(path: Path, arrays: Iterable[Named], meta: dict[str, Any]) -> None:
     """Write a checkpoint; `path` appears only once everything is on disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     unfinished = path.with_suffix(".unfinished")
     try:
         with open(unfinished, "wb") as file:
@@ -45,10 +47,9 @@ def write(path: Path, arrays: Iterable[Named], meta: dict[str, Any]) -> None:
             entries = [_write_array(file, name, array) for name, array in arrays]
             footer = json.dumps({"arrays": entries, "meta": meta}).encode()
             file.write(footer + _TAIL.pack(len(footer), zlib.crc32(footer)) + MAGIC)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-        _sync_folder(path.parent)
+        replace_durably(unfinished, path)
+    except OSError as error:
+        raise _not_written(path, error) from error
     finally:
         unfinished.unlink(missing_ok=True)
 
@@ -79,7 +80,7 @@ class Checkpoint:
         return out.reshape(entry["shape"])
 
 
-class Folder:
+class CheckpointFolder:
     """The checkpoints of one run, newest last."""
 
     def __init__(self, folder: str | os.PathLike[str], *, keep: int = 2) -> None:
@@ -108,6 +109,7 @@ class Folder:
                 old.unlink(missing_ok=True)
             for path in found:
                 os.replace(path, path.with_name(f"{path.name}.old"))
+            sync_folder(self.path)
             events.emit("guard.set_aside", str(self.path), checkpoints=len(found))
         return len(found)
 
@@ -209,11 +211,10 @@ def _dtype(name: str) -> np.dtype[Any]:
     return np.dtype(name)
 
 
-def _sync_folder(folder: Path) -> None:
-    """The rename itself must survive a power cut."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+def _not_written(path: Path, error: OSError) -> CheckpointError:
+    """Why, in a sentence, and what there is to go on from."""
+    before = [name for name in CheckpointFolder(path.parent).list() if name != path]
+    kept = f"the one before, {before[-1].name}, is whole" if before else "there is none before it"
+    reason = error.strerror or str(error)
+    full = " Free some space, or save to another disk." if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return CheckpointError(f"The checkpoint {path} could not be written: {reason}; {kept}.{full}")

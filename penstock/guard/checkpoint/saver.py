@@ -1,10 +1,10 @@
 """Checkpoints written beside the training.
 
 Covers: copying a run's state if there is room and writing it in a thread; streaming it at once if there is not.
-Does not cover: the file and the folder (guard/checkpoint.py), what the state is (guard/frameworks/keras_save.py).
+Does not cover: the file and the folder (folder.py), what the state is (guard/keras/save.py).
 
 The copy is leased before it is made. At most one checkpoint is on its way: the next one waits for it. An error of the
-thread is raised by whoever comes next, at the latest by `wait`, so none is lost.
+thread is raised by the next call, at the latest by `wait`, so that none is lost.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock.core.events import events
-from penstock.guard.checkpoint import Folder, Named
-from penstock.guard.classify import classify
-from penstock.guard.room import try_room
+from penstock.guard.checkpoint.folder import CheckpointFolder, Named
+from penstock.guard.recovery.classify import classify
+from penstock.guard.recovery.free_memory import try_room
 from penstock.memory.budget import Lease
 
 Arrays = Callable[[], Iterable[Named]]
@@ -25,7 +25,7 @@ Arrays = Callable[[], Iterable[Named]]
 class Saver:
     """Saves into one folder."""
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: CheckpointFolder) -> None:
         self.folder = folder
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None

@@ -1,7 +1,7 @@
 """Models from a user's file, built inside the probing process.
 
 Covers: running `module.py:build` and finding out which framework its result belongs to.
-Does not cover: probing it (guard/forecast_child.py).
+Does not cover: probing it (child.py).
 
 `build` returns a Keras model, a torch module, or a tuple of the model, its loss and its optimizer (or a function of the
 parameters that makes the optimizer).
@@ -9,9 +9,7 @@ parameters that makes the optimizer).
 
 from __future__ import annotations
 
-import importlib.util
 import pickle
-import sys
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -19,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core.errors import InvalidInput, NotFound, PenstockError
-from penstock.guard.forecast_subject import Maker
-
-MOST_TEXT = 400
+from penstock.core.user_code import in_one_line, load_function
+from penstock.guard.forecast.subject import Maker
 
 
 def split_name(text: str) -> tuple[Path, str]:
@@ -38,56 +35,31 @@ def split_name(text: str) -> tuple[Path, str]:
 def built_maker(folder: Path, spec: dict[str, Any]) -> Maker:
     """Build once to see what it is; every setting then builds afresh."""
     path = Path(spec["file"])
-    build = partial(call_build, load_build(path, spec["function"]), path, spec["function"])
+    build = partial(call_build, load_function(f"{path}:{spec['function']}"), path, spec["function"])
     example = load_example(folder)
     model = build()[0]
     packages = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
     # A Keras model on the torch backend is a torch module as well, so Keras is asked first.
     if "keras" in packages:
-        from penstock.guard.frameworks.forecast_keras import KerasMaker
+        from penstock.guard.keras.forecast import KerasMaker
 
         return KerasMaker(build, example)
     if "torch" in packages:
-        from penstock.guard.frameworks.forecast_torch import TorchMaker
+        from penstock.guard.torch.forecast import TorchMaker
 
         return TorchMaker(build, example)
     raise InvalidInput(f"{spec['function']}() returned a {type(model).__name__}, not a Keras model or a torch module.")
 
 
-def load_build(path: Path, name: str) -> Any:
-    """The function; its file's folder can be imported from, as when the file is run."""
-    sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise InvalidInput(f"{path} is not a Python file.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # a script without `if __name__ == "__main__"` may exit
-        raise InvalidInput(f"{path.name} cannot be run: {told(error)}{_line(error, path)}") from error
-    found = getattr(module, name, None)
-    if not callable(found):
-        raise InvalidInput(f"{path.name} has no function {name!r}.")
-    return found
-
-
 def call_build(build: Callable[[], Any], path: Path, name: str) -> tuple[Any, Any, Any]:
-    """What the user's function makes; what it raises is told in one sentence, with the line of their file."""
+    """What the user's function makes; what it raises becomes one sentence, with the line of the user's file."""
     try:
         result = build()
     except PenstockError:
         raise
     except (Exception, SystemExit) as error:
-        raise InvalidInput(f"{name}() of {path.name} failed: {told(error)}{_line(error, path)}") from error
+        raise InvalidInput(f"{name}() of {path.name} failed: {in_one_line(error)}{_line(error, path)}") from error
     return unpacked(result)
-
-
-def told(error: BaseException) -> str:
-    """An exception in one line: its type and the beginning of what it says."""
-    text = " ".join(str(error).split())
-    short = text if len(text) <= MOST_TEXT else text[:MOST_TEXT] + " ..."
-    return f"{type(error).__name__}: {short}" if short else type(error).__name__
 
 
 def _line(error: BaseException, path: Path) -> str:

@@ -1,7 +1,7 @@
-"""The process in which a model is probed: `python -m penstock.guard.forecast_child FOLDER FD`.
+"""The process in which a model is probed: `python -m penstock.guard.forecast.child FOLDER FD`.
 
 Covers: real guarded steps at a few sizes in each setting, their peaks, told line by line as they are known.
-Does not cover: starting it (guard/forecast_probe.py), drawing conclusions (guard/forecast.py).
+Does not cover: starting it (probe.py), drawing conclusions (forecast.py).
 
 A size's cost is its peak above what was held before its steps, when it had run once: programs that a compiler makes
 for each shape, and the heap that compiling leaves behind, are not charged to it. The base has both, for one shape.
@@ -27,14 +27,14 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core.errors import InvalidInput, PenstockError
-from penstock.guard.classify import classify
-from penstock.guard.forecast_build import told
-from penstock.guard.forecast_curve import STEPS, Means, Tried, next_rows
-from penstock.guard.forecast_peak import Peak, held_nbytes
-from penstock.guard.forecast_result import Setting
-from penstock.guard.forecast_subject import Maker, Phases, Subject, tree_nbytes
-from penstock.guard.microbatch import Part, split
-from penstock.guard.room import release
+from penstock.core.user_code import in_one_line
+from penstock.guard.forecast.curve import STEPS, Means, Tried, next_rows
+from penstock.guard.forecast.peak import Peak, held_nbytes
+from penstock.guard.forecast.result import Setting
+from penstock.guard.forecast.subject import Maker, Phases, Subject, tree_nbytes
+from penstock.guard.recovery.classify import classify
+from penstock.guard.recovery.free_memory import release
+from penstock.guard.recovery.microbatch import Part, split
 
 Tell = Callable[..., None]
 LOWER = "mixed_bfloat16"
@@ -83,21 +83,21 @@ def _failure(error: Exception) -> tuple[str, bool]:
     if isinstance(error, PenstockError):
         return str(error), isinstance(error, ValueError)
     if classify(error) is not None:
-        return f"memory ran out: {told(error)}", False
-    return f"The model failed on the example batch: {told(error)}", True
+        return f"memory ran out: {in_one_line(error)}", False
+    return f"The model failed on the example batch: {in_one_line(error)}", True
 
 
 def make_maker(folder: Path, spec: dict[str, Any]) -> Maker:
     """The framework's way of making the model; frameworks are imported here, once it is known which."""
     if spec["kind"] == "file":
-        from penstock.guard.forecast_build import built_maker
+        from penstock.guard.forecast.build import built_maker
 
         return built_maker(folder, spec)
     if spec["kind"] == "keras":
-        from penstock.guard.frameworks.forecast_keras import packed_keras
+        from penstock.guard.keras.forecast import packed_keras
 
         return packed_keras(folder, spec)
-    from penstock.guard.frameworks.forecast_torch import packed_torch
+    from penstock.guard.torch.forecast import packed_torch
 
     return packed_torch(folder, spec)
 
@@ -120,7 +120,7 @@ def elsewhere(spec: dict[str, Any], change: dict[str, Any], what: str, tell: Tel
 
     An instruction that this processor does not have, or the kernel, may end that process; the rest still counts.
     """
-    words = [sys.executable, "-W", "ignore", "-m", "penstock.guard.forecast_child"]
+    words = [sys.executable, "-W", "ignore", "-m", "penstock.guard.forecast.child"]
     done = subprocess.run(
         [*words, spec["folder"], str(spec["fd"]), json.dumps(change)], pass_fds=(spec["fd"],), check=False
     )
@@ -176,7 +176,7 @@ def _noting(what: str, tell: Tell) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # whatever a framework raises for a setting that it does not support
-        tell("note", text=f"{what} could not be tried: {told(error)}")
+        tell("note", text=f"{what} could not be tried: {in_one_line(error)}")
 
 
 def row_nbytes(subject: Subject) -> int:
@@ -273,7 +273,7 @@ def measure_save(subject: Subject) -> float:
 
 
 def _follow(parent: int) -> None:
-    """End when whoever asked is gone: nobody would hear the answer."""
+    """End when the parent is gone: there is no one left to report to."""
     while os.getppid() == parent:
         time.sleep(FOLLOW_S)
     os._exit(1)
@@ -302,6 +302,7 @@ def _step(stepper: Phases, parts: Sequence[Part]) -> tuple[int, int]:
         for part in parts:
             stepper.part(part)
     with Peak() as apply:
+        stepper.prepare()
         stepper.apply()
     return gradients.nbytes, apply.nbytes
 

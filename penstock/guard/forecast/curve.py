@@ -1,7 +1,7 @@
 """Memory over the number of rows, from a few measured points.
 
 Covers: reading a peak off the points, the most rows within a limit, and which size to measure next.
-Does not cover: measuring (guard/forecast_child.py), what the numbers mean for a job (guard/forecast_result.py).
+Does not cover: measuring (child.py), what the numbers mean for a job (result.py).
 
 Between two points the curve is a straight line, beyond the last one the last line goes on: peak = a + b * rows. Points
 lie a factor of four apart, because the error of one point grows with the distance over which its line is drawn out:
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.core.errors import InvalidInput
-from penstock.guard.recover import Line
+from penstock.guard.recovery.ladder import Line
 
 FIRST_ROWS = 8
 """Fewer rows say little: a tensor below 128 KiB comes from the heap, and kernels' working memory outweighs it."""

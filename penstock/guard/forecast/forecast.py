@@ -1,7 +1,7 @@
 """Will it fit? A forecast of a training job's memory before it runs.
 
 Covers: `forecast`: looking at the data, having the model probed, and drawing the conclusions.
-Does not cover: probing (guard/forecast_probe.py, guard/forecast_child.py), the answers (guard/forecast_result.py).
+Does not cover: probing (probe.py, child.py), the answers (result.py).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from penstock.core.errors import InvalidInput
 from penstock.core.events import events
 from penstock.core.sizes import Size, parse_size
-from penstock.guard.forecast_curve import Curve, scaled
-from penstock.guard.forecast_probe import Finding, ForecastFailed, run_probe
-from penstock.guard.forecast_result import Costs, Forecast, Parts, Setting
-from penstock.guard.forecast_subject import EXAMPLE_ROWS, shown_rows
-from penstock.guard.microbatch import count_rows
+from penstock.guard.forecast.curve import Curve, scaled
+from penstock.guard.forecast.probe import Finding, ForecastFailed, run_probe
+from penstock.guard.forecast.result import Costs, Forecast, Parts, Setting
+from penstock.guard.forecast.subject import EXAMPLE_ROWS, shown_rows
+from penstock.guard.recovery.microbatch import count_rows
 from penstock.memory.limits import Limit, current_limit
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ class ForecastOptions:
     """The probing process is stopped after this."""
     probe_rows: int | None = None
     """The most rows that are really run."""
+    workers: int = 1
+    """Processes on one host that share the batch and the limit."""
 
 
 def forecast(
@@ -79,6 +81,7 @@ def forecast(
     rows = options.batch or (None if first is None else count_rows(first))
     if rows is None:
         raise InvalidInput("Without data the batch is not known. Pass ForecastOptions(batch=256).")
+    rows = -(-rows // options.workers)
     spec = {
         "batch": rows, "top": options.probe_rows or max(rows, LEAST_TOP), "precision": precision, "remat": remat,
         "seconds": options.seconds, "backend": options.backend, "optimizer": optimizer, "loss": loss,
@@ -86,14 +89,25 @@ def forecast(
     example = None if first is None else shown_rows(first, EXAMPLE_ROWS)
     del first
     limit = current_limit() if memory is None else Limit(parse_size(memory), "asked for")
+    if options.workers > 1:
+        limit = Limit(limit.nbytes // options.workers, f"{limit.reason}, shared by {options.workers} processes")
     findings = run_probe(model, spec, example, timeout_s=options.timeout_s, heard=_emit)
     device = None if options.device_memory is None else parse_size(options.device_memory)
     found = conclude(findings, batch=rows, limit=limit, device_nbytes=device)
+    if options.workers > 1:
+        found = replace(found, notes=(_divided(options.workers, rows), *found.notes))
     events.emit(
         "forecast.done", found.who, fits=found.fits, peak_nbytes=found.peak(), micro=found.micro_batch(),
         limit_nbytes=limit.nbytes,
     )  # fmt: skip
     return found
+
+
+def _divided(workers: int, rows: int) -> str:
+    return (
+        f"For each of {workers} processes on one host: {rows} rows of the batch and 1/{workers} of the limit. Each "
+        f"holds the whole model; gradients are added up in place."
+    )
 
 
 def first_batch(data: Any) -> Any:

@@ -1,7 +1,7 @@
 """Sending a model to a process of its own, and listening to what that finds.
 
 Covers: packing model and example batch, the child's surroundings, its room, its findings as they come, its death.
-Does not cover: what the child does (guard/forecast_child.py), what the findings mean (guard/forecast.py).
+Does not cover: what the child does (child.py), what the findings mean (forecast.py).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from penstock.core.errors import InvalidInput, MissingExtra, PenstockError
-from penstock.guard.forecast_build import split_name
-from penstock.guard.steady import STEADY
+from penstock.guard.forecast.build import split_name
+from penstock.guard.malloc_env import STEADY
 from penstock.memory.cgroups import read_counters
 from penstock.memory.limits import find_limit
 from penstock.memory.meter import Meter
@@ -93,9 +93,9 @@ def _pack(model: Any, spec: Mapping[str, Any], folder: Path) -> tuple[dict[str, 
     name = framework_of(model)
     try:
         if name == "keras":
-            from penstock.guard.frameworks.forecast_keras import pack_keras as pack
+            from penstock.guard.keras.forecast import pack_keras as pack
         else:
-            from penstock.guard.frameworks.forecast_torch import pack_torch as pack  # type: ignore[assignment]
+            from penstock.guard.torch.forecast import pack_torch as pack
     except ImportError as error:
         raise MissingExtra(what="forecast()", extra=name) from error
     return {"kind": name}, {**pack(model, folder, optimizer=optimizer, loss=loss), **backend}
@@ -133,7 +133,7 @@ def _started(folder: Path, env: Mapping[str, str], said: IO[bytes]) -> Iterator[
     reading, writing = os.pipe()
     try:
         process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "penstock.guard.forecast_child", str(folder), str(writing)],
+            [sys.executable, "-W", "ignore", "-m", "penstock.guard.forecast.child", str(folder), str(writing)],
             env=dict(env),
             stdin=subprocess.DEVNULL,
             stdout=said,

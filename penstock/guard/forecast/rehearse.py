@@ -1,7 +1,7 @@
 """The worst batch, found before the long run meets it.
 
 Covers: telling whether a dataset's batches differ in length, and making a batch as large as the largest one looked at.
-Does not cover: trying it and putting everything back (guard/frameworks/keras_loop.py).
+Does not cover: trying it and putting everything back (guard/keras/loop.py).
 
 Only shapes are remembered while looking: the worst batch is made from one real batch, whose values are repeated along
 every axis up to the largest extent seen anywhere. So it is at least as large as each batch seen, and its values are

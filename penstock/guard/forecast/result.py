@@ -1,7 +1,7 @@
 """What a forecast says.
 
 Covers: `Forecast`: peaks for any batch, the largest batch that fits, the micro-batch for a batch, all as JSON too.
-Does not cover: measuring (guard/forecast_child.py), how it is shown (guard/forecast_table.py).
+Does not cover: measuring (child.py), how it is shown (table.py).
 
 The peak of a step of `batch` rows in parts of `micro` rows is the highest of four moments: gradients of a part, the
 optimizer step, an evaluation in parts of the same size, a save. The whole batch's own bytes are held in all of them.
@@ -15,9 +15,9 @@ from typing import Any
 
 from penstock.core.errors import InvalidInput
 from penstock.core.sizes import Size, parse_size
-from penstock.guard.forecast_curve import MOST_ROWS, Curve
-from penstock.guard.microbatch import part_sizes
-from penstock.guard.recover import MARGIN, Line
+from penstock.guard.forecast.curve import MOST_ROWS, Curve
+from penstock.guard.recovery.ladder import MARGIN, Line
+from penstock.guard.recovery.microbatch import part_sizes
 from penstock.memory.limits import Limit
 
 
@@ -161,7 +161,7 @@ class Forecast:
 
     def table(self) -> str:
         """The forecast for people."""
-        from penstock.guard.forecast_table import render  # it shows this class
+        from penstock.guard.forecast.table import render  # it shows this class
 
         return render(self)
 

@@ -1,7 +1,7 @@
 """What a probe asks of a model, whatever its framework.
 
 Covers: the protocol, growing an example batch to any number of rows, choosing a loss by the labels.
-Does not cover: any framework (guard/frameworks/forecast_keras.py, guard/frameworks/forecast_torch.py).
+Does not cover: any framework (guard/keras/forecast.py, guard/torch/forecast.py).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 
 from penstock.core.errors import InvalidInput
 from penstock.core.tree import flatten, unflatten
-from penstock.guard.forecast_result import Setting
-from penstock.guard.microbatch import Part, count_rows
+from penstock.guard.forecast.result import Setting
+from penstock.guard.recovery.microbatch import Part, count_rows
 
 EXAMPLE_ROWS = 32
 """Rows of the user's batch that travel to the child; larger batches repeat them."""
@@ -26,6 +26,7 @@ class Phases(Protocol):
 
     def begin(self, parts: Sequence[Part]) -> None: ...
     def part(self, part: Part) -> None: ...
+    def prepare(self) -> None: ...
     def apply(self) -> None: ...
 
 

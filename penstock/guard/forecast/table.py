@@ -1,7 +1,7 @@
 """A forecast as text.
 
 Covers: the parts, the table "batch x setting -> peak, fits?", the largest batches, and what to do.
-Does not cover: the numbers (guard/forecast_result.py).
+Does not cover: the numbers (result.py).
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.sizes import size
-from penstock.guard.forecast_curve import MOST_ROWS
-from penstock.guard.microbatch import num_parts
-from penstock.guard.recover import MARGIN
+from penstock.guard.forecast.curve import MOST_ROWS
+from penstock.guard.recovery.ladder import MARGIN
+from penstock.guard.recovery.microbatch import num_parts
 
 if TYPE_CHECKING:
-    from penstock.guard.forecast_result import Forecast, Setting
+    from penstock.guard.forecast.result import Forecast, Setting
 
 
 def render(forecast: Forecast) -> str:

@@ -1,11 +1,11 @@
 """A JAX step in parts.
 
 Covers: gradients of one part as a compiled function of values, their sum, one update by an Optax optimizer.
-Does not cover: sizes and retries (guard/step.py), Keras on JAX (guard/frameworks/keras_jax.py).
+Does not cover: sizes and retries (guard/recovery/step.py), Keras on JAX (guard/keras/on_jax.py).
 
-Nothing of the user's is donated: after a failed allocation donated buffers are gone, and the error may come to light
-only when a result is read. So results are waited for before they count, and new parameters stand complete beside the
-old ones until they replace them.
+Nothing that the user may hold is donated: after a failed allocation donated buffers are gone, and the error may come to
+light only when a result is read. So results are waited for before they count, and new parameters stand complete beside
+the old ones until they replace them. Where there is no room for both, the old ones are written to a file first.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from penstock.core.errors import InvalidInput
-from penstock.guard.microbatch import Part
-from penstock.guard.recover import Phase
+from penstock.guard.jax.undo import DonatedUndo, can_donate
+from penstock.guard.ranks.agree import Ranks
+from penstock.guard.recovery.ladder import Phase
+from penstock.guard.recovery.microbatch import Part
 
 PRECISIONS = ("float32", "mixed_bfloat16")
 
@@ -44,7 +46,12 @@ class JaxStepper:
         self.key: Any = None
         self.weigh: Callable[[Any], float] | None = None
         self.loss: Any = None
+        self.weight: float | None = 1.0
         self._low = precision == "mixed_bfloat16"
+        self.lent = True
+        """Someone else may hold the arrays of `params` and `state`: the next update must leave them as they are."""
+        self._undo: DonatedUndo | None = None
+        self._given = False
         self._sums: Any = None
         self._shares: dict[int, float] = {}
         self._make_functions()
@@ -52,6 +59,7 @@ class JaxStepper:
     def begin(self, parts: Sequence[Part]) -> None:
         """Forget the sums and find each part's share."""
         self.phase, self._sums = "forward", None
+        self.weight = float(sum(part.rows if self.weigh is None else self.weigh(part.data) for part in parts))
         if self.weigh is None or len(parts) == 1:
             self._shares = {part.start: part.share for part in parts}
             return
@@ -68,16 +76,48 @@ class JaxStepper:
         sums, self._sums = self._sums, None  # donated: whatever happens now, the old sums are gone
         self._sums = _finished(found if sums is None else self._add(sums, found))
 
+    def prepare(self) -> None:
+        """New values stand beside the old ones; where memory is short, the old ones are in a file instead."""
+        self.phase = "apply"
+        leaves = jax.tree.leaves((self.params, self.state))
+        self._given = self._undo is not None and not self.lent and can_donate(leaves)
+        if self._given and self._undo is not None:
+            self._undo.save(leaves)
+
     def apply(self) -> None:
         """One update for the whole batch."""
         self.phase = "apply"
         loss, gradients = self._sums
-        params, state = _finished(self._apply(self.params, self.state, gradients))
+        update = self._apply_given if self._given else self._apply
+        params, state = _finished(update(self.params, self.state, gradients))
+        self._given = self.lent = False
         self.params, self.state, self.loss, self._sums = params, state, loss, None
 
+    def combine(self, ranks: Ranks, share: float) -> None:
+        """Loss and gradients of all ranks; a rank without rows has none yet."""
+        sums = self._sums if self._sums is not None else (jnp.zeros(()), jax.tree.map(jnp.zeros_like, self.params))
+        leaves, tree = jax.tree.flatten(sums)
+        self._sums = _finished(jax.tree.unflatten(tree, ranks.add(leaves, share)))
+
     def drop(self) -> None:
-        """Forget the sums; nothing else was touched."""
+        """Forget the sums. Nothing else was touched, unless it was given to a step that failed."""
         self._sums = None
+        if self._given and self._undo is not None:
+            self._given = False
+            leaves, tree = jax.tree.flatten((self.params, self.state))
+            self.params, self.state = jax.tree.unflatten(tree, self._undo.load(leaves))
+
+    def lean(self) -> bool:
+        """Give parameters and state to the update from now on, with the old values in a file."""
+        if self._undo is not None:
+            return False
+        self._undo = DonatedUndo()
+        return True
+
+    def holds(self) -> dict[str, int]:
+        """Bytes by owner."""
+        params, state = (sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for tree in (self.params, self.state))
+        return {"parameters": params, "gradients": params, "optimizer state": state, "guard": 0}
 
     def free(self) -> None:
         """XLA frees buffers when their arrays go."""
@@ -107,6 +147,7 @@ class JaxStepper:
         self._gradients = jax.jit(jax.value_and_grad(weighted))
         self._add = jax.jit(lambda a, b: jax.tree.map(jnp.add, a, b), donate_argnums=(0,))
         self._apply = jax.jit(apply)
+        self._apply_given = jax.jit(apply, donate_argnums=(0, 1))
 
 
 def _halved(leaf: Any) -> Any:

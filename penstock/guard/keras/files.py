@@ -1,7 +1,7 @@
 """The checkpoint folder of one Keras run: what is found there, when to write, writing.
 
 Covers: finding the checkpoint to go on from, the cadence of saves, saves that run out of memory, rehearsing one.
-Does not cover: which variables there are (guard/frameworks/keras_save.py), the file (guard/checkpoint.py).
+Does not cover: which variables there are (save.py), the file (guard/checkpoint/folder.py).
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Any
 
 from penstock.core.errors import OutOfMemory
 from penstock.core.events import events
-from penstock.guard.checkpoint import Checkpoint, Folder, read
-from penstock.guard.classify import classify
+from penstock.guard.checkpoint.folder import Checkpoint, CheckpointFolder, read
+from penstock.guard.checkpoint.saver import Saver
 from penstock.guard.fit import FitOptions
-from penstock.guard.frameworks import keras_save
-from penstock.guard.frameworks.keras import Program
-from penstock.guard.hints import resume_hint, write_hint
-from penstock.guard.recover import Ladder
-from penstock.guard.room import release
-from penstock.guard.saver import Saver
+from penstock.guard.keras import save as keras_save
+from penstock.guard.keras.parts import Program
+from penstock.guard.recovery.classify import classify
+from penstock.guard.recovery.free_memory import release
+from penstock.guard.recovery.ladder import Ladder
+from penstock.guard.supervisor_hints import resume_hint, write_hint
 
 
 class RunFiles:
-    """Where a run is saved; without a folder nothing is ever due."""
+    """Where a run is saved; without a folder nothing is ever due. Of several ranks one writes."""
 
-    def __init__(self, options: FitOptions) -> None:
-        self._options = options
-        self.folder = None if options.checkpoint is None else Folder(options.checkpoint)
+    def __init__(self, options: FitOptions, *, writes: bool = True) -> None:
+        self._options, self._writes = options, writes
+        self.folder = None if options.checkpoint is None else CheckpointFolder(options.checkpoint)
         self._saver = None if self.folder is None else Saver(self.folder)
         self._next_save_s = time.monotonic() + 60 * options.checkpoint_minutes
         self._saved_at = 0
@@ -40,7 +40,8 @@ class RunFiles:
         if self.folder is None:
             return None
         if not (self._options.resume or resume_hint()):
-            self.folder.set_aside()
+            if self._writes:
+                self.folder.set_aside()
             return None
         saved = self.folder.last_good()
         if saved is None:
@@ -72,6 +73,11 @@ class RunFiles:
         _twice(lambda: write(now), lambda: write(True))
         self._next_save_s = time.monotonic() + 60 * self._options.checkpoint_minutes
 
+    def skip(self, total_steps: int) -> None:
+        """Another rank has saved the run at this step."""
+        self._saved_at = total_steps
+        self._next_save_s = time.monotonic() + 60 * self._options.checkpoint_minutes
+
     def finish(self) -> None:
         """Wait for a save that is on its way."""
         if self._saver is not None:
@@ -86,7 +92,7 @@ class RunFiles:
 
     def tell(self, ladder: Ladder) -> None:
         """Tell a supervisor which size is being tried."""
-        if self.folder is not None:
+        if self.folder is not None and self._writes:
             write_hint(self.folder.path, {"micro": ladder.micro, "batch": ladder.batch})
 
     def rehearsed(self, program: Program, trial: Callable[[], None]) -> None:

@@ -1,7 +1,7 @@
 """Keras models on their way to a probe, and as its subject.
 
 Covers: a model as JSON without its weights, made again in the child; the guard's steps on it in any precision.
-Does not cover: measuring (guard/forecast_child.py), what XLA says about memory (guard/frameworks/forecast_jax.py).
+Does not cover: measuring (guard/forecast/child.py), what XLA says about memory (guard/jax/forecast.py).
 
 Weights stay at home: memory does not depend on their values. The user's own classes and functions travel by value.
 """
@@ -9,7 +9,6 @@ Weights stay at home: memory does not depend on their values. The user's own cla
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,15 @@ import keras
 import numpy as np
 
 from penstock.core.errors import InvalidInput
-from penstock.guard.forecast_build import load_example
-from penstock.guard.forecast_peak import held_nbytes
-from penstock.guard.forecast_result import Setting
-from penstock.guard.forecast_subject import grown, is_classes, labels_of
-from penstock.guard.frameworks import keras as keras_model
-from penstock.guard.frameworks import keras_remat, keras_save
-from penstock.guard.frameworks.keras_step import EvalStep, TrainStep, make_backend
+from penstock.guard.forecast.build import load_example
+from penstock.guard.forecast.peak import held_nbytes
+from penstock.guard.forecast.result import Setting
+from penstock.guard.forecast.subject import grown, is_classes, labels_of
+from penstock.guard.keras import parts as keras_model
+from penstock.guard.keras import private
+from penstock.guard.keras import remat as keras_remat
+from penstock.guard.keras import save as keras_save
+from penstock.guard.keras.step import EvalStep, TrainStep, make_backend, variables_nbytes
 
 Built = tuple[keras.Model, Any, Any]
 
@@ -102,10 +103,10 @@ class KerasSubject:
     def state(self) -> dict[str, int]:
         """Bytes by kind. Keras makes optimizer state when it builds, so all of it is there."""
         model = self.backend.program.model
-        trainable, optimizer = _nbytes(model.trainable_variables), _nbytes(model.optimizer.variables)
-        # TensorFlow and JAX hold old values only while the optimizer steps; torch keeps buffers for them.
-        copies = trainable + optimizer if keras.backend.backend() == "torch" else 0
-        parameters = _nbytes(model.variables)
+        trainable, optimizer = variables_nbytes(model.trainable_variables), variables_nbytes(model.optimizer.variables)
+        # TensorFlow and JAX hold old values only while the optimizer steps; torch keeps a buffer for some of them.
+        copies = self.backend.nbytes
+        parameters = variables_nbytes(model.variables)
         return {
             "parameters": parameters,
             "gradients": trainable,
@@ -136,7 +137,7 @@ class KerasSubject:
         """What XLA plans for a part, on JAX; TensorFlow and torch say nothing for Keras models."""
         if keras.backend.backend() != "jax":
             return None
-        from penstock.guard.frameworks.forecast_jax import planned_nbytes
+        from penstock.guard.jax.forecast import planned_nbytes
 
         return planned_nbytes(self.backend, self.batch(1), rows)
 
@@ -147,7 +148,7 @@ def example_of(model: keras.Model) -> Any:
         raise InvalidInput(f"{type(model).__name__} does not say what it takes. Give data, a batch, or --shape.")
     # A Sequential has one input and one output and, unlike a functional model, no structures of them.
     one = isinstance(model, keras.Sequential)
-    inputs, outputs = (model.inputs[0], model.outputs[0]) if one else (model._inputs_struct, model._outputs_struct)
+    inputs, outputs = (model.inputs[0], model.outputs[0]) if one else private.structures(model)
     x = keras.tree.map_structure(lambda tensor: np.zeros(_shape(tensor), tensor.dtype), inputs)
     sparse = model.compiled and "sparse" in str(getattr(model.loss, "name", model.loss)).lower()
 
@@ -172,7 +173,7 @@ def _compile(model: keras.Model, loss: Any, optimizer: Any, example: Any) -> Non
     if loss is None:
         one_class = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         loss = one_class if is_classes(labels_of(example)) else "mse"
-    metrics = model._compile_metrics._user_metrics if model.compiled and model._compile_metrics is not None else None
+    metrics = private.given_metrics(model)
     optimizer = optimizer or (model.optimizer if model.compiled else "adamw")
     model.compile(optimizer=optimizer, loss=loss, metrics=metrics)
 
@@ -184,20 +185,10 @@ def _packed(given: Any) -> Any:
 def _own_objects(model: keras.Model, loss: Any) -> dict[str, Any]:
     """Classes and functions that Keras cannot find by itself in another process, by name."""
     found = dict(keras.saving.get_custom_objects())
-    compiled = getattr(model, "_compile_config", None)
-    values = keras.tree.flatten([compiled.config if compiled is not None else {}, loss])
-    things = [*map(type, model._flatten_layers()), type(model), *values, *map(type, values)]
+    values = keras.tree.flatten([private.compile_settings(model), loss])
+    things = [*map(type, private.all_layers(model)), type(model), *values, *map(type, values)]
     for thing in things:
         module = getattr(thing, "__module__", None) or ""
         if callable(thing) and hasattr(thing, "__name__") and module.partition(".")[0] not in ("keras", "builtins"):
             found.setdefault(thing.__name__, thing)
     return found
-
-
-def _nbytes(variables: Any) -> int:
-    known = {id(variable): variable for variable in variables}
-    return sum(math.prod(v.shape) * _itemsize(str(v.dtype)) for v in known.values())
-
-
-def _itemsize(dtype: str) -> int:
-    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize

@@ -1,36 +1,39 @@
 """The guarded training loop for Keras models.
 
 Covers: the run of one `fit` call: build, resume, steps, validation, saving, stopping.
-Does not cover: how options reach it (guard/fit.py), what is written (guard/frameworks/keras_save.py).
+Does not cover: how options reach it (guard/fit.py), what is written (save.py).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
 
 from penstock.core.errors import InvalidInput, OutOfMemory
 from penstock.core.events import events
-from penstock.guard.checkpoint import Checkpoint
+from penstock.guard.checkpoint.folder import Checkpoint
 from penstock.guard.epochs import Epochs
 from penstock.guard.fit import FitOptions
-from penstock.guard.frameworks import keras as keras_model
-from penstock.guard.frameworks import keras_save
-from penstock.guard.frameworks.keras_files import RunFiles
-from penstock.guard.frameworks.keras_remat import Remat
-from penstock.guard.frameworks.keras_step import EvalStep, Logs, TrainStep, as_floats, make_backend
-from penstock.guard.hints import micro_batch_hint
-from penstock.guard.infer import evaluate_with
-from penstock.guard.loop import ladder_from, warn_batch_dependent
+from penstock.guard.forecast.rehearse import lengths_vary, worst_batch
+from penstock.guard.keras import parts as keras_model
+from penstock.guard.keras import save as keras_save
+from penstock.guard.keras.files import RunFiles
+from penstock.guard.keras.predict import evaluate_with
+from penstock.guard.keras.remat import Remat
+from penstock.guard.keras.step import EvalStep, Logs, TrainStep, as_floats, make_backend
+from penstock.guard.keras.together import Together
 from penstock.guard.progress import Progress
-from penstock.guard.recover import Allowed
-from penstock.guard.rehearse import lengths_vary, worst_batch
-from penstock.guard.step import Control
+from penstock.guard.ranks.agree import find_ranks
+from penstock.guard.ranks.in_step import NO_ROWS, InStep
+from penstock.guard.recovery.ladder import Allowed
+from penstock.guard.recovery.step import Control
 from penstock.guard.stop import EXIT_CODE, StopSignal, tell_stopped
+from penstock.guard.supervisor_hints import micro_batch_hint
+from penstock.guard.torch.guard import ladder_from, warn_batch_dependent
 
 
 class Training:
@@ -41,13 +44,17 @@ class Training:
         self.model, self.options = model, options
         self.epochs = Epochs(ds, steps=options.steps_per_epoch)
         self._batches_per_epoch = _length(ds)
-        self.files = RunFiles(options)
+        self.ranks = find_ranks(keras.backend.backend())
+        self.files = RunFiles(options, writes=self.ranks.rank == 0)
         self.epoch, self.step, self.total_steps = options.initial_epoch, 0, 0
         self.history: list[tuple[int, Logs]] = []
         self.remat = Remat(model)
         allowed = Allowed(precision=options.precision == "auto", remat=options.remat == "auto")
-        first = micro_batch_hint() or options.micro_batch
-        self.control = Control(who=model.name, allowed=allowed, first_micro=first, on_change=self.files.tell)
+        self.together = Together(model, self.ranks)
+        first = self.together.smallest(micro_batch_hint() or options.micro_batch)
+        self.control = Control(
+            who=model.name, allowed=allowed, first_micro=first, on_change=self.files.tell, ranks=self.ranks
+        )
         self.control.on_give_up = self._save_before_giving_up
         self.eval_control = Control(who=f"{model.name} evaluation", allowed=Allowed(), first_micro=first)
         self.progress = Progress()
@@ -98,6 +105,8 @@ class Training:
                 self.model.reset_metrics()
                 callbacks.on_epoch_begin(epoch)
             self._run_steps(batches, callbacks, stop)
+            self.together.merge_statistics()
+            self.together.merge_metrics()
             logs = as_floats(self.model.get_metrics_result())
             validation = self.options.validation_data
             if validation is not None and (epoch + 1) % self.options.validation_freq == 0:
@@ -107,12 +116,13 @@ class Training:
             self._tell("epoch", epoch=epoch, logs=logs, seconds=seconds, samples=samples)
             self.history.append((epoch, logs))
             self.epoch, self.step = epoch + 1, 0
-            self._save_if_due(stop)
-            batches = self.epochs.epoch()
+            self._save_if_due(stop, self.ranks.any(self._wants_save(stop)))
+            batches = self._epoch()
         return logs
 
     def _run_steps(self, batches: Any, callbacks: Any, stop: StopSignal) -> None:
         begins, watched = _overridden(callbacks, "begin"), _overridden(callbacks, "end")
+        self.control.wish = lambda: self._wants_save(stop)
         for batch in self.progress.timed(batches):
             if begins:
                 callbacks.on_train_batch_begin(self.step)
@@ -127,7 +137,8 @@ class Training:
                 callbacks.on_train_batch_end(self.step - 1, logs)
             if due:
                 self._tell_progress(logs)
-            self._save_if_due(stop)
+            # Ranks have agreed during the step; a single one can still ask itself, and so stops a batch earlier.
+            self._save_if_due(stop, self.control.granted if self.ranks.size > 1 else self._wants_save(stop))
             if self.model.stop_training:
                 return
         if self.step == 0:
@@ -147,6 +158,7 @@ class Training:
             waited_s=self.progress.waited_s,
             logs=logs,
             micro=None if self.control.ladder is None else self.control.ladder.micro,
+            **({} if self.together.alone else {"ranks_waited_s": round(self.ranks.waited_s, 4)}),
         )
 
     def _tell(self, kind: str, **values: Any) -> None:
@@ -162,21 +174,27 @@ class Training:
 
     def _validate(self, data: Iterable[Any]) -> Logs:
         return evaluate_with(
-            self.eval_step, self.eval_control, data, steps=self.options.validation_steps, class_weight=None
+            self.eval_step,
+            self.eval_control,
+            data,
+            steps=self.options.validation_steps,
+            class_weight=None,
+            merge=None if self.together.alone else self.together.merge_metrics,
         )
 
     # Starting.
 
     def _first_epoch(self) -> Any:
         """Build the model from the first batch, which is then put back in front."""
-        batches = self.epochs.epoch(self.step)
+        batches = self._epoch()
         first = next(batches, None)
         if first is None and self.step == 0 and self.epoch < self.options.epochs:
             raise InvalidInput("The dataset has no batches.")
-        shown = self._unpacked(first) if first is not None else None
+        shown = self._unpacked(first) if first is not None and first is not NO_ROWS else None
         if shown is not None:
             keras_model.check_batch(self.model, shown)
             self._spec = keras_save.spec_of(shown)
+        self._spec = self.together.spec(self._spec)
         if self._spec is None:
             raise InvalidInput("There is no batch to build the model from, and nothing to train.")
         if self.options.precision not in (None, "auto"):  # before the optimizer's state is made: float16 wraps it
@@ -187,8 +205,10 @@ class Training:
         self.backend = make_backend(self.model)
         self.train_step, self.eval_step = TrainStep(self.backend), EvalStep(self.backend)
         self.train_step.on_remat = self._recompute_more
-        if shown is not None:
+        self.train_step.several = not self.together.alone
+        if shown is not None and self.together.alone:
             self._rehearse(shown)
+        self.together.begin()
         return batches if first is None else itertools.chain([first], batches)
 
     def _recompute(self, layers: bool | Sequence[str]) -> None:
@@ -235,7 +255,14 @@ class Training:
             model=self.model,
         )
 
-    def _unpacked(self, batch: Any) -> tuple[Any, Any, Any]:
+    def _epoch(self) -> Iterator[Any]:
+        """The batches of the next epoch, or of the rest of one; as many on every rank."""
+        batches = self.epochs.epoch(self.step)
+        return batches if self.together.alone else InStep(batches, self.ranks, self.options.uneven)
+
+    def _unpacked(self, batch: Any) -> Any:
+        if batch is NO_ROWS:
+            return batch
         return keras_model.unpack(batch, self.options.class_weight)
 
     # Saving.
@@ -247,13 +274,17 @@ class Training:
         self._spec = meta["spec"]
         self._resumed = True
         self.progress = Progress(samples=meta.get("samples", 0))
-        self.epochs.resume(meta["place"])
-        events.emit("guard.resume", str(saved.path), found=True, epoch=self.epoch, step=self.step)
+        self.epochs.resume(self.together.place_of(meta["place"]))
+        events.emit(
+            "guard.resume", str(saved.path), found=True, epoch=self.epoch, step=self.step, total_steps=self.total_steps
+        )
 
     def _restore(self, saved: Checkpoint | None) -> None:
         if saved is None:
             return
         keras_save.restore(self.backend.program, saved)
+        if self.ranks.rank > 0:
+            self.model.reset_metrics()  # the saved ones are of all ranks, and rank 0 goes on with them
         ladder = ladder_from(saved.meta["ladder"])
         hint = micro_batch_hint()
         if ladder is not None and hint is not None:
@@ -267,11 +298,16 @@ class Training:
             self._recompute(saved.meta["remat"])
             self.backend.remake()
 
-    def _save_if_due(self, stop: StopSignal) -> None:
-        if not (stop.asked or self.files.due(self.total_steps)):
+    def _wants_save(self, stop: StopSignal) -> bool:
+        return stop.asked or self.files.due(self.total_steps)
+
+    def _save_if_due(self, stop: StopSignal, due: bool) -> None:
+        """Save where any rank wants to: all of them together, since the place in the data is everyone's."""
+        if not due:
             return
-        self._save(now=stop.asked)
-        if stop.asked:
+        stopping = self.ranks.any(stop.asked)
+        self._save(now=stopping)
+        if stopping:
             events.emit("guard.stopped", self.model.name, epoch=self.epoch, step=self.step)
             self._tell("end", total_steps=self.total_steps, stopped=True)
             if self.files.folder is not None:
@@ -279,7 +315,12 @@ class Training:
             raise SystemExit(EXIT_CODE)
 
     def _save(self, *, now: bool = False) -> None:
-        self.files.save(self.backend.program, self.total_steps, self._meta(), now=now)
+        meta = self._meta()
+        with self.together.as_saved():
+            if self.ranks.rank == 0:
+                self.files.save(self.backend.program, self.total_steps, meta, now=now)
+            else:
+                self.files.skip(self.total_steps)
 
     def _save_before_giving_up(self) -> None:
         try:
@@ -295,7 +336,7 @@ class Training:
             "total_steps": self.total_steps,
             "history": list(self.history),  # as they are now: they may be written later
             "samples": self.progress.samples,
-            "place": self.epochs.place,
+            "place": self.together.place(self.epochs.place),
             "spec": self._spec,
             "remat": list(self.remat.names),
             "ladder": None if ladder is None else dataclasses.asdict(ladder),

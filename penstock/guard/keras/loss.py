@@ -18,7 +18,8 @@ import keras
 import numpy as np
 
 # On JAX masks are kept beside the tensors, so that reading an attribute would miss them.
-from keras.src.backend.common.masking import get_keras_mask
+from penstock.guard.keras import private
+from penstock.guard.keras.private import get_keras_mask
 
 Found = list[Any]
 
@@ -28,7 +29,7 @@ class LossTerms:
 
     def __init__(self, model: keras.Model) -> None:
         default = type(model).compute_loss is keras.Model.compute_loss
-        self._compiled = model._compile_loss if default else None
+        self._compiled = private.compiled_loss(model) if default else None
         self._ratios: Any = None
         self._found: Found | None = None
         self.masked = False
@@ -36,7 +37,7 @@ class LossTerms:
     @property
     def reductions(self) -> list[str]:
         """How each loss is reduced; empty if the user computes the loss."""
-        flat = [] if self._compiled is None else self._compiled._flat_losses or []
+        flat = private.loss_terms(self._compiled)
         return [getattr(term.loss, "reduction", "sum_over_batch_size") for term in flat]
 
     @property
@@ -82,16 +83,13 @@ class LossTerms:
 
     @contextlib.contextmanager
     def _wrapped(self) -> Iterator[None]:
-        compiled = self._compiled
-        if compiled is None or compiled._flat_losses is None:
+        terms = private.loss_terms(self._compiled)
+        if not terms:
             yield
             return
-        original = compiled._flat_losses
-        compiled._flat_losses = [term._replace(loss=_Term(self, k, term.loss)) for k, term in enumerate(original)]
-        try:
+        wrapped = [term._replace(loss=_Term(self, k, term.loss)) for k, term in enumerate(terms)]
+        with private.terms_replaced(self._compiled, wrapped):
             yield
-        finally:
-            compiled._flat_losses = original
 
     def call(self, index: int, loss: Any, arguments: tuple[Any, Any, Any]) -> Any:
         """One loss of one part: counted, scaled, or as it is."""

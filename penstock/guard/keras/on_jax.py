@@ -1,7 +1,7 @@
 """Keras on the JAX backend: a compiled function of values to gradients, without donation.
 
-Covers: the backend operations that guard/frameworks/keras_step.py asks for.
-Does not cover: meshes and sharding (refused in guard/frameworks/keras.py).
+Covers: the backend operations that step.py asks for.
+Does not cover: meshes and sharding (refused in parts.py).
 
 Keras' own fit donates the model's buffers to each step: after an out-of-memory error every variable is gone, and the
 error may come to light only when weights are read. Here only the guard's own sums are donated, results are waited for
@@ -18,7 +18,10 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from penstock.guard.frameworks.keras import Program, Values
+from penstock.guard.jax.undo import DonatedUndo, can_donate
+from penstock.guard.keras.parts import Program, Values
+from penstock.guard.keras.private import point, values_of
+from penstock.guard.ranks.agree import Ranks
 
 
 class JaxBackend:
@@ -31,6 +34,8 @@ class JaxBackend:
         self.model = model
         self.program = Program(model)
         self._sums: Any = None
+        self._undo: DonatedUndo | None = None
+        self._saved = False
         self._make_functions()
 
     def data(self, batch: Any) -> Any:
@@ -65,21 +70,51 @@ class JaxBackend:
         out = self._predict(self._weights(), self.program.state_values(), x)
         return keras.tree.map_structure(lambda leaf: np.asarray(leaf.astype(jnp.float32)), out)
 
+    def prepare(self) -> None:
+        """Keep old values in a file where they are given to the step; else they stay as they are."""
+        if self._undo is not None:
+            self._undo.save([*self._weights(), *values_of(self._kept)])
+            self._saved = True
+
     def apply(self, state: Values) -> None:
         """One optimizer step: new weights and state are complete before any variable is pointed at them."""
-        weights, kept = _finished(self._apply(_values(self._kept), self._sums, self._weights()))
-        _point(self.program.trainable, weights)
-        _point(self._kept, kept)
+        weights, kept = _finished(self._apply(values_of(self._kept), self._sums, self._weights()))
+        self._saved = False
+        point(self.program.trainable, weights)
+        point(self._kept, kept)
         self.commit(state)
         self._sums = None
 
     def commit(self, state: Values) -> None:
         """Write metrics, statistics and seeds back."""
-        _point(self.program.state, state)
+        point(self.program.state, state)
 
     def undo(self) -> None:
-        """Forget the sums; variables have not been touched."""
+        """Forget the sums. Variables have not been touched, unless they were given to a step that failed."""
         self._sums = None
+        if self._saved and self._undo is not None:
+            self._saved = False
+            variables = [*self.program.trainable, *self._kept]
+            point(variables, self._undo.load(values_of(variables)))
+
+    def lean(self) -> bool:
+        """Give weights and state to the optimizer step from now on, with the old values in a file."""
+        eager = self.model.run_eagerly or not self.model.jit_compile
+        if self._undo is not None or eager or not can_donate([*self._weights(), *values_of(self._kept)]):
+            return False
+        self._undo = DonatedUndo()
+        self._make_functions()
+        return True
+
+    @property
+    def nbytes(self) -> int:
+        """Nothing is kept between steps."""
+        return 0
+
+    def add_ranks(self, ranks: Ranks, share: float) -> None:
+        """Add up the gradients of all ranks; a rank without rows has none yet."""
+        sums = self._sums if self._sums is not None else [jnp.zeros_like(weight) for weight in self._weights()]
+        self._sums = _finished(ranks.add(sums, share))
 
     def free(self) -> None:
         """XLA frees buffers when their arrays go; compiled programs are kept, they will be needed."""
@@ -90,10 +125,10 @@ class JaxBackend:
 
     def scale_values(self) -> Values:
         """What the loss scale is read from: all of the optimizer where it scales, else nothing to hand over."""
-        return _values(self.model.optimizer.variables) if self._scales else []
+        return values_of(self.model.optimizer.variables) if self._scales else []
 
     def _weights(self) -> Values:
-        return _values(self.program.trainable)
+        return values_of(self.program.trainable)
 
     def _make_functions(self) -> None:
         # A model that only predicts need not be compiled, and then has no optimizer.
@@ -126,19 +161,8 @@ class JaxBackend:
         self._counts = jit(program.counts, static_argnums=(3,))
         self._predict = jit(program.predict)
         if optimizer is not None:
-            self._apply = jit(optimizer.stateless_apply)
+            self._apply = jit(optimizer.stateless_apply, donate_argnums=() if self._undo is None else (0, 2))
         self._add = jit(add, donate_argnums=(0,))
-
-
-def _values(variables: list[Any]) -> Values:
-    """The variables' arrays as they are. The property `value` looks for scopes each time: 32 took 0.1 ms."""
-    return [variable._value for variable in variables]
-
-
-def _point(variables: list[Any], values: Values) -> None:
-    """Point variables at new arrays. These were computed from the old ones: `assign` would check each of them again."""
-    for variable, value in zip(variables, values, strict=True):
-        variable._direct_assign(value)
 
 
 def _finished(values: Any) -> Any:

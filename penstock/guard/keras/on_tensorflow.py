@@ -1,6 +1,6 @@
 """Keras on the TensorFlow backend: gradients by a graph function that assigns nothing.
 
-Covers: the backend operations that guard/frameworks/keras_step.py asks for.
+Covers: the backend operations that step.py asks for.
 Does not cover: aborts, with which TensorFlow answers some failed allocations on CPU (guard/supervise.py).
 
 The snapshot before the optimizer step holds reads of the variables. A read shares the variable's buffer, and TensorFlow
@@ -23,28 +23,31 @@ import tensorflow as tf
 
 from penstock.core.errors import InvalidInput
 from penstock.core.events import events
-from penstock.guard.frameworks.keras import Program, Values
+from penstock.feed.tensorflow.leaves import to_tensor
+from penstock.guard.keras.parts import Program, Values
+from penstock.guard.ranks.agree import Ranks
+from penstock.guard.recovery.undo.file import UndoFile, bytes_of
 
 
 class TensorFlowBackend:
     """Runs a Keras model's parts with TensorFlow."""
 
     def __init__(self, model: keras.Model) -> None:
-        if model.distribute_strategy.num_replicas_in_sync > 1:
-            raise InvalidInput("The model was made under a tf.distribute strategy; the guard steps on one device.")
         self.model = model
         self.program = Program(model)
         self._sums: list[Any] | None = None
         self._before: Any = None
         self._reader: Callable[[], Any] | None = None
         self._holds_one = False
+        self._file: UndoFile | None = None
+        self._in_file = False
         # Several losses keep a metric each, for which Keras reads the static number of rows.
         self._exact = len(self.program.terms.reductions) > 1
         self._make_functions()
 
     def data(self, batch: Any) -> Any:
         """A part's arrays as tensors."""
-        return keras.tree.map_structure(lambda leaf: None if leaf is None else tf.convert_to_tensor(leaf), batch)
+        return keras.tree.map_structure(lambda leaf: None if leaf is None else _tensor(leaf), batch)
 
     def begin(self) -> None:
         """Forget the gradients."""
@@ -73,12 +76,30 @@ class TensorFlowBackend:
         out = self._predict(self.program.state_values(), self.data(x))
         return keras.tree.map_structure(lambda leaf: np.asarray(tf.cast(leaf, tf.float32)), out)
 
+    def prepare(self) -> None:
+        """Hold the old values until the step is done."""
+        self._keep()
+
     def apply(self, state: Values) -> None:
-        """One optimizer step from the summed gradients, with the old values held until it is done."""
+        """One optimizer step from the summed gradients."""
         assert self._sums is not None
-        self._before = self._snapshot()
         self._apply(self._sums, list(state))
         self._before = self._sums = None
+        self._in_file = False
+
+    def _keep(self) -> None:
+        if self._file is None:
+            self._before = self._snapshot()
+            return
+        # A read shares the variable's buffer, and goes before the step: then nothing is copied on write.
+        for index, variable in enumerate(self._touched()):
+            self._file.save([_bytes_of(variable)], at=self._places()[index])
+        self._in_file = True
+
+    def _places(self) -> list[int]:
+        """Where each variable's bytes begin in the file."""
+        sizes = [int(np.prod(v.shape, dtype=np.int64)) * v.value.dtype.size for v in self._touched()]
+        return [0, *np.cumsum(sizes).tolist()]
 
     @property
     def whole_step(self) -> Callable[[Any], dict[str, Any]] | None:
@@ -92,9 +113,9 @@ class TensorFlowBackend:
     def _take_whole_step(self, data: Any) -> dict[str, Any]:
         """Gradients, optimizer and state of a whole batch in one call, with the old values held until it is done."""
         self._trace_open("_step", data)
-        self._before = self._snapshot()
+        self._keep()
         logs: dict[str, Any] = self._step(data)
-        self._before = None
+        self._before, self._in_file = None, False
         return logs
 
     def commit(self, state: Values) -> None:
@@ -108,6 +129,28 @@ class TensorFlowBackend:
             for variable, value in zip(self._touched(), self._unheld(self._before), strict=True):
                 variable.value.assign(value)
             self._before = None
+        if self._in_file and self._file is not None:
+            for variable, at in zip(self._touched(), self._places(), strict=False):
+                value = np.empty(variable.shape, variable.value.dtype.as_numpy_dtype)
+                self._file.load([bytes_of(value)], at=at)
+                variable.value.assign(value)
+            self._in_file = False
+
+    def lean(self) -> bool:
+        """Keep old values in a file from now on. A loop over variables takes longer than one graph of reads."""
+        if self._file is not None or not all(":CPU:" in v.value.device for v in self._touched()):
+            return False
+        self._file = UndoFile()
+        return True
+
+    @property
+    def nbytes(self) -> int:
+        """Nothing is kept between steps."""
+        return 0
+
+    def add_ranks(self, ranks: Ranks, share: float) -> None:
+        """Never asked: ranks are refused on TensorFlow (guard/ranks/agree.py)."""
+        raise InvalidInput("TensorFlow models are not trained across processes.")
 
     def free(self) -> None:
         """TensorFlow has no cache that can be emptied."""
@@ -251,8 +294,18 @@ def _all_at_once(gradients: list[Any]) -> list[Any]:
     return packed
 
 
+def _bytes_of(variable: Any) -> np.ndarray:
+    """The variable's memory as bytes; on the CPU a tensor lends its buffer."""
+    return np.frombuffer(memoryview(variable.value.read_value()), np.uint8)
+
+
 def _add(total: Any, part: Any) -> Any:
     """Two gradients added; sparse ones become dense, absent ones stay absent."""
     if total is None or part is None:
         return part if total is None else total
     return tf.convert_to_tensor(total) + tf.convert_to_tensor(part)
+
+
+def _tensor(leaf: Any) -> Any:
+    """A part's leaf, over the same memory if it is NumPy's: the part keeps its batch until the tensor is gone."""
+    return to_tensor(leaf) if isinstance(leaf, np.ndarray) else tf.convert_to_tensor(leaf)

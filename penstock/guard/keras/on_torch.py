@@ -1,7 +1,7 @@
 """Keras on the torch backend: gradients by `backward`, summed in `.grad`.
 
-Covers: the backend operations that guard/frameworks/keras_step.py asks for.
-Does not cover: what the loss is (guard/frameworks/keras.py).
+Covers: the backend operations that step.py asks for.
+Does not cover: what the loss is (parts.py).
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ import keras
 import torch
 
 from penstock.core.errors import InvalidInput
-from penstock.guard.frameworks.keras import Program, Values
-from penstock.guard.frameworks.torch import to_torch
-from penstock.guard.frameworks.torch_state import Copies, Generators
+from penstock.guard.keras.parts import Program, Values
+from penstock.guard.keras.torch_units import KerasUnits, in_pieces
+from penstock.guard.ranks.agree import Ranks
+from penstock.guard.recovery.undo.roll_forward import roll_forward
+from penstock.guard.torch.parts import to_torch
+from penstock.guard.torch.state import Generators, WholeCopy
 
 
 class TorchBackend:
@@ -29,8 +32,9 @@ class TorchBackend:
         self.model = model
         self.program = Program(model)
         self._generators = Generators({torch.device(v.value.device) for v in self.program.trainable})
-        self._copies = Copies()
-        self._applying = False
+        self._whole = WholeCopy(model.name)
+        self._units: KerasUnits | None = None
+        self._in_units = self._prepared = False
 
     def data(self, batch: Any) -> Any:
         """A part's arrays as tensors on the model's device."""
@@ -78,15 +82,28 @@ class TorchBackend:
             out = self.program.predict(weights, self.program.state_values(), self.data(x))
         return keras.tree.map_structure(lambda leaf: leaf.float().cpu().numpy(), out)
 
-    def apply(self, state: Values) -> None:
-        """One optimizer step from the summed gradients; what it may tear is copied first."""
-        variables = self.program.trainable
+    def prepare(self) -> None:
+        """Reserve what the step needs: a small buffer where it can be taken in units, else a copy of everything."""
+        optimizer, variables = self.model.optimizer, self.program.trainable
         gradients = [variable.value.grad for variable in variables]
-        self._copies.save([v.value for v in [*variables, *self.model.optimizer.variables]])
-        self._applying = True
-        with torch.no_grad():
-            self.model.optimizer.apply(gradients, variables)
-        self._applying = False
+        self._in_units, self._prepared = in_pieces(optimizer), True
+        if self._in_units:
+            self._units = self._units or KerasUnits(optimizer)
+            self._units.prepare(gradients, variables)
+        else:
+            self._whole.save([v.value for v in [*variables, *optimizer.variables]])
+
+    def apply(self, state: Values) -> None:
+        """One optimizer step from the summed gradients."""
+        if not self._prepared:
+            self.prepare()
+        if self._in_units and self._units is not None:
+            roll_forward(self._units.units, self._units, who=type(self.model.optimizer).__name__)
+        else:
+            variables = self.program.trainable
+            with torch.no_grad():
+                self.model.optimizer.apply([variable.value.grad for variable in variables], variables)
+        self._done()
         self._clear()
         self.commit(state)  # into tensors that are there: nothing that could fail for lack of memory
 
@@ -100,14 +117,36 @@ class TorchBackend:
         """Put a torn optimizer step and the generator back."""
         self._clear()
         self._generators.restore()
-        if self._applying:
-            self._copies.restore()
-            self._applying = False
+        self._whole.restore()
+        self._done()
+
+    def _done(self) -> None:
+        self._prepared = False
+        self._whole.forget()
+        if self._units is not None:
+            self._units.done()
+
+    def add_ranks(self, ranks: Ranks, share: float) -> None:
+        """Add up the gradients of all ranks; a rank without rows has none yet."""
+        weights = [variable.value for variable in self.program.trainable]
+        for weight in weights:
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+        ranks.add([weight.grad for weight in weights], share)
 
     def free(self) -> None:
         """Give cached device memory back."""
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+    def lean(self) -> bool:
+        """Keep copies of everything in a file from now on."""
+        return self._whole.lean()
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that protects the optimizer step."""
+        return self._whole.nbytes + (0 if self._units is None else self._units.nbytes)
 
     def remake(self) -> None:
         """Nothing is compiled."""

@@ -1,7 +1,7 @@
 """A Keras step in parts, on any backend.
 
 Covers: refusals by name, building, and the loss of one part as a function that assigns nothing.
-Does not cover: gradients and the optimizer, which differ by backend (keras_torch.py and its like).
+Does not cover: gradients and the optimizer, which differ by backend (on_torch.py and its like).
 
 Keras' own `gradient_accumulation_steps` is not the same mathematics (schedules see micro-steps, EMA and ragged ends go
 wrong, it cannot change during a run), so it is not used. Everything that a training step changes besides weights
@@ -10,6 +10,7 @@ wrong, it cannot change during a run), so it is not used. Everything that a trai
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -18,8 +19,10 @@ import keras
 import numpy as np
 
 from penstock.core.errors import InvalidInput
-from penstock.guard.frameworks.keras_loss import LossTerms
-from penstock.guard.microbatch import count_rows
+from penstock.feed.keras import weights_of
+from penstock.guard.keras import private
+from penstock.guard.keras.loss import LossTerms
+from penstock.guard.recovery.microbatch import count_rows
 
 Values = list[Any]
 
@@ -45,20 +48,38 @@ def check(model: keras.Model) -> None:
             "The optimizer has gradient_accumulation_steps. The guard accumulates by itself: remove it and make the "
             "batch that many times larger."
         )
-    losses = keras.tree.flatten(model._compile_loss._user_loss) if model._compile_loss is not None else []
-    for loss in losses:
+    for loss in private.given_losses(model):
         if getattr(loss, "reduction", "mean") in (None, "none"):
             raise InvalidInput(f"The loss {loss.name!r} has reduction 'none'; use a mean or a sum.")
     if model.steps_per_execution != 1:
         raise InvalidInput("steps_per_execution above 1 hides steps from the guard. Compile without it.")
     if keras.distribution.distribution() is not None:
         raise InvalidInput("keras.distribution is set; the guard steps on one device. Unset it.")
+    refuse_strategy(model)
+
+
+def refuse_strategy(model: keras.Model) -> None:
+    """Refuse tf.distribute, also with one replica: its variables can only be reached from inside a strategy's run."""
+    made_under = getattr(model, "distribute_strategy", None)  # there is none on other backends
+    if made_under is None or type(made_under).__name__ == "_DefaultDistributionStrategy":
+        tf: Any = sys.modules.get("tensorflow")
+        if tf is None or not tf.distribute.has_strategy():
+            return
+        made_under = tf.distribute.get_strategy()
+    count = made_under.num_replicas_in_sync
+    replicas = f"{count} {'replica' if count == 1 else 'replicas'}"
+    raise InvalidInput(
+        f"The model is used under tf.distribute's {type(made_under).__name__} ({replicas}), and the guard steps "
+        "without a strategy. Build, compile and train the model outside of strategy.scope(), or call "
+        "model.fit(ds.keras()). For several processes see docs/distribute.md."
+    )
 
 
 def check_predicts(model: keras.Model) -> None:
     """Refuse, by name, what would be predicted otherwise than the model's author meant it."""
     if not isinstance(model, keras.Model):
         raise InvalidInput(f"predict() needs a keras.Model, not a {type(model).__name__}.")
+    refuse_strategy(model)
     if type(model).predict_step is not keras.Model.predict_step:
         raise InvalidInput(
             f"{type(model).__name__} has its own predict_step, which the guard would not call. Move it into call(), or "
@@ -70,7 +91,7 @@ def check_batch(model: keras.Model, batch: tuple[Any, Any, Any]) -> None:
     """Say what is wrong with a batch before Keras meets it: it would speak of dtypes and of its own frames."""
     count_rows(batch)
     own_loss = type(model).compute_loss is not keras.Model.compute_loss
-    if batch[1] is None and model._compile_loss is not None and not own_loss:
+    if batch[1] is None and private.has_loss(model) and not own_loss:
         raise InvalidInput(
             "The batches have no labels, and the model was compiled with a loss. Give batches (x, y) or "
             "(x, y, sample_weight) as tuples."
@@ -79,7 +100,8 @@ def check_batch(model: keras.Model, batch: tuple[Any, Any, Any]) -> None:
 
 def build(model: keras.Model, batch: tuple[Any, Any, Any]) -> None:
     """Create weights, metrics and optimizer state before the first step, from a batch's shapes."""
-    model._symbolic_build(data_batch=batch)
+    private.build(model, batch)
+    private.check_names(model)
 
 
 def unpack(batch: Any, class_weight: Mapping[int, float] | None = None) -> tuple[Any, Any, Any]:
@@ -91,13 +113,7 @@ def unpack(batch: Any, class_weight: Mapping[int, float] | None = None) -> tuple
         raise InvalidInput("The data has sample weights already; class_weight cannot be given as well.")
     if isinstance(y, (dict, tuple, list)):
         raise InvalidInput("class_weight needs a single output. Give sample weights in the data instead.")
-    labels = np.asarray(y)
-    if labels.ndim > 1:
-        labels = labels.argmax(-1) if labels.shape[-1] != 1 else labels[..., 0]
-    labels = np.round(labels).astype(np.int64)
-    found, where = np.unique(labels, return_inverse=True)
-    table = np.array([class_weight.get(int(label), 1.0) for label in found], keras.config.floatx())
-    return x, y, table[where].reshape(labels.shape)
+    return x, y, weights_of(np.asarray(y), class_weight).astype(keras.config.floatx(), copy=False)
 
 
 class Program:
@@ -125,8 +141,8 @@ class Program:
         model = self.model
         with self._scope(weights, state) as scope, self.terms.scaled_by(ratios):
             y_pred = self._call(x, training)
-            loss = model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
-            model._loss_tracker.update_state(_detached(loss), sample_weight=_rows(x))
+            loss = private.compute_loss(model, x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
+            private.track_loss(model, _detached(loss), _rows(x))
             logs = model.compute_metrics(x, y, _map(_detached, y_pred), sample_weight=sample_weight)
         return loss, logs, [_detached(scope.get_current_value(variable)) for variable in self.state]
 
@@ -135,7 +151,7 @@ class Program:
         x, y, sample_weight = data
         with self._scope(weights, state), self.terms.counting() as found:
             y_pred = self._call(x, training)
-            self.model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
+            private.compute_loss(self.model, x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
             return keras.ops.stack([keras.ops.cast(count, "float32") for count in found])
 
     def predict(self, weights: Values, state: Values, x: Any) -> Any:
@@ -147,7 +163,7 @@ class Program:
         """Names of layers that look at the whole batch."""
         return [
             layer.name
-            for layer in self.model._flatten_layers()
+            for layer in private.all_layers(self.model)
             if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
         ]
 
@@ -159,7 +175,7 @@ class Program:
         return scope
 
     def _call(self, x: Any, training: bool) -> Any:
-        if self.model._call_has_training_arg:
+        if private.takes_training(self.model):
             return self.model(x, training=training)
         return self.model(x)
 
@@ -169,7 +185,7 @@ def set_precision(model: keras.Model, policy: str) -> None:
 
     float16 has so little range that small gradients vanish: the optimizer is wrapped in Keras' loss scaling for it.
     """
-    for layer in model._flatten_layers():
+    for layer in private.all_layers(model):
         if layer.variable_dtype == "float32" and layer.dtype_policy.name != policy:
             layer.dtype_policy = keras.DTypePolicy(policy)
     scales = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)

@@ -1,24 +1,24 @@
 """Evaluation and prediction that keep nothing but the result.
 
 Covers: `evaluate` and `predict` on streams, in parts that fit.
-Does not cover: the files that predictions go to (guard/sink.py).
+Does not cover: the files that predictions go to (guard/write_predictions.py).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import InvalidInput, MissingExtra
 from penstock.guard.epochs import refuse_arrays
-from penstock.guard.step import Control
+from penstock.guard.recovery.step import Control
 
 if TYPE_CHECKING:
     import keras
 
-    from penstock.guard.frameworks.keras_step import EvalStep, PredictStep
+    from penstock.guard.keras.step import EvalStep, PredictStep
 
 
 def evaluate(
@@ -52,8 +52,9 @@ def evaluate_with(
     *,
     steps: int | None,
     class_weight: Mapping[int, float] | None,
+    merge: Callable[[], None] | None = None,
 ) -> dict[str, float]:
-    """Run an evaluation with steps that exist already."""
+    """Run an evaluation with steps that exist already. `merge` adds up the metrics of several ranks."""
     keras_model, keras_step = _frameworks("evaluate()")
     model = step.backend.program.model
     model.reset_metrics()
@@ -61,7 +62,9 @@ def evaluate_with(
     for batch in islice(iter(ds), steps):
         control.run(step, keras_model.unpack(batch, class_weight))
         count += 1
-    if not count:
+    if merge is not None:
+        merge()
+    elif not count:
         raise InvalidInput("The validation dataset has no batches.")
     logs: dict[str, float] = keras_step.as_floats(model.get_metrics_result())
     return logs
@@ -86,7 +89,7 @@ def predict(
     found = _predictions(model, islice(iter(ds), steps), keras_step, micro_batch)
     if out is None:
         return found
-    from penstock.guard.sink import write_predictions
+    from penstock.guard.write_predictions import write_predictions
 
     return write_predictions(found, out)
 
@@ -118,8 +121,8 @@ def _joined(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
 
 def _frameworks(what: str) -> tuple[Any, Any]:
     try:
-        from penstock.guard.frameworks import keras as keras_model
-        from penstock.guard.frameworks import keras_step
+        from penstock.guard.keras import parts as keras_model
+        from penstock.guard.keras import step as keras_step
     except ImportError as error:
         raise MissingExtra(what=what, extra="keras") from error
     return keras_model, keras_step

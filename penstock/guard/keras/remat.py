@@ -1,7 +1,7 @@
 """Rematerialisation in a built Keras model: a layer's inner activations are computed again instead of kept.
 
 Covers: finding the layers worth it, biggest activations first, and switching them on and off on every backend.
-Does not cover: when to do it (guard/recover.py), whether it pays (docs/guard.md has what was measured).
+Does not cover: when to do it (guard/recovery/ladder.py), whether it pays (docs/guard.md has what was measured).
 
 `keras.RematScope` acts when layers are made, and on TensorFlow it loses the gradients of weights that are not
 arguments. Here a layer's call becomes a pure function: weights, state and tensors go in; outputs, the state after it
@@ -15,11 +15,16 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras.src.backend import compute_output_spec
-from keras.src.backend.common.stateless_scope import get_stateless_scope, in_stateless_scope
-from keras.src.backend.common.variables import AutocastScope
 
 from penstock.core.errors import InvalidInput
+from penstock.guard.keras.private import (
+    AutocastScope,
+    all_layers,
+    compute_output_spec,
+    forget_losses,
+    get_stateless_scope,
+    in_stateless_scope,
+)
 
 FIRST_SHARE = 0.5
 """Share of all activation bytes that the first call of `more` covers."""
@@ -110,8 +115,8 @@ class _Recomputed:
             scope.state_mapping.update({id(v): value for v, value in zip(variables, values, strict=True)})
             with scope, _autocast(layer):
                 out = self._call(*own_args, **own_kwargs)
-            for inner in layer._flatten_layers(include_self=False):
-                inner._loss_ids.clear()  # their losses become this layer's, below
+            for inner in all_layers(layer, include_self=False):
+                forget_losses(inner)  # their losses become this layer's, below
             after = [scope.get_current_value(v) for v in layer.non_trainable_variables]
             # Only the structure: tensors in it would be kept as long as this function, that is until the backward pass.
             shape[:] = [keras.tree.map_structure(lambda leaf: 0, out), len(after), len(scope.losses)]

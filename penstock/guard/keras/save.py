@@ -1,7 +1,7 @@
 """A Keras run on disk.
 
 Covers: the arrays of a model, its optimizer and its metrics, and putting them back into a model of the same shapes.
-Does not cover: the file (guard/checkpoint.py), place and history (guard/frameworks/keras_loop.py).
+Does not cover: the file (guard/checkpoint/folder.py), place and history (loop.py).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 
 from penstock.core.errors import CheckpointError
 from penstock.core.tree import flatten, tree_from_json, tree_to_json, unflatten
-from penstock.guard.checkpoint import Checkpoint, Named, generators, restore_generators, write
-from penstock.guard.frameworks.keras import Program
+from penstock.guard.checkpoint.folder import Checkpoint, Named, generators, restore_generators, write
+from penstock.guard.keras.parts import Program
 
 
 def arrays(program: Program) -> Iterator[Named]:

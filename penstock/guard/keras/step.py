@@ -1,11 +1,12 @@
 """Steps with a compiled Keras model, in parts.
 
-Covers: training, evaluation and prediction steps for guard/step.py, on whichever backend Keras runs.
+Covers: training, evaluation and prediction steps for guard/recovery/step.py, on whichever backend Keras runs.
 Does not cover: the loop over epochs (guard/fit.py).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -13,15 +14,16 @@ import keras
 import numpy as np
 
 from penstock.core.errors import InvalidInput
-from penstock.guard.frameworks.keras import Program, Values, lower_precision
-from penstock.guard.microbatch import Part
-from penstock.guard.recover import Phase
+from penstock.guard.keras.parts import Program, Values, lower_precision
+from penstock.guard.ranks.agree import Ranks
+from penstock.guard.recovery.ladder import Phase
+from penstock.guard.recovery.microbatch import Part
 
 Logs = dict[str, float]
 
 
 class Backend(Protocol):
-    """What the steps below ask of one backend. Only `apply` and `commit` change anything.
+    """What the steps below ask of one backend. Only `apply` and `commit` change anything; `prepare` reserves.
 
     `apply` writes the state too, with the weights: a step is taken whole or not at all. `whole_step` does what
     `begin`, `gradients` and `apply` do for a batch in one part, where that is quicker; `undo` puts it back as well.
@@ -38,26 +40,32 @@ class Backend(Protocol):
     def evaluate(self, state: Values, data: Any, ratios: Any) -> tuple[dict[str, Any], Values]: ...
     def counts(self, state: Values, data: Any, training: bool) -> Any: ...
     def predict(self, x: Any) -> Any: ...
+    def prepare(self) -> None: ...
     def apply(self, state: Values) -> None: ...
     def commit(self, state: Values) -> None: ...
     def undo(self) -> None: ...
+    def add_ranks(self, ranks: Ranks, share: float) -> None: ...
     def free(self) -> None: ...
+    def lean(self) -> bool: ...
     def remake(self) -> None: ...
+
+    @property
+    def nbytes(self) -> int: ...
 
 
 def make_backend(model: keras.Model) -> Backend:
     """The operations of the backend that Keras runs on."""
     name = keras.backend.backend()
     if name == "torch":
-        from penstock.guard.frameworks.keras_torch import TorchBackend
+        from penstock.guard.keras.on_torch import TorchBackend
 
         return TorchBackend(model)
     if name == "tensorflow":
-        from penstock.guard.frameworks.keras_tensorflow import TensorFlowBackend
+        from penstock.guard.keras.on_tensorflow import TensorFlowBackend
 
         return TensorFlowBackend(model)
     if name == "jax":
-        from penstock.guard.frameworks.keras_jax import JaxBackend
+        from penstock.guard.keras.on_jax import JaxBackend
 
         return JaxBackend(model)
     raise InvalidInput(f"Keras runs on {name!r}; the guard knows tensorflow, torch and jax.")
@@ -68,6 +76,7 @@ class _Step:
 
     phase: Phase = "forward"
     training = True
+    weight: float | None = 1.0
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -90,6 +99,28 @@ class _Step:
     def free(self) -> None:
         """Empty the backend's caches."""
         self.backend.free()
+
+    def combine(self, ranks: Ranks, share: float) -> None:
+        """Evaluation and prediction are each rank's own."""
+
+    def prepare(self) -> None:
+        """Only training has anything to reserve."""
+
+    def lean(self) -> bool:
+        """Keep old values in a file from now on, not in memory."""
+        return self.training and self.backend.lean()
+
+    def holds(self) -> dict[str, int]:
+        """Bytes by owner."""
+        model = self.backend.program.model
+        optimizer = getattr(model, "optimizer", None) if self.training else None
+        weights = variables_nbytes(model.variables)
+        return {
+            "parameters": weights,
+            "gradients": variables_nbytes(model.trainable_variables) if self.training else 0,
+            "optimizer state": 0 if optimizer is None else variables_nbytes(optimizer.variables),
+            "guard": self.backend.nbytes,
+        }
 
     def lower_precision(self) -> None:
         """Compute in bfloat16 from now on."""
@@ -121,6 +152,8 @@ class TrainStep(_Step):
         self.logs: dict[str, Any] = {}
         self._whole: Any = None
         self._failed = False
+        self.several = False
+        """Whether other ranks' rows belong to the same step."""
 
     def begin(self, parts: Sequence[Part]) -> None:
         """As for every step; the first split batch looks for masks before it trusts shares of rows."""
@@ -129,9 +162,30 @@ class TrainStep(_Step):
             self.phase = "forward"
             self._whole = self.backend.data(parts[0].data)
             return
-        if len(parts) > 1 and not self.backend.program.terms.needs_counts:
+        if parts and (len(parts) > 1 or self.several) and not self.backend.program.terms.needs_counts:
             self._look_for_masks(parts[0])
         super().begin(parts)
+        if self.several:
+            self.weight = self._weight_of(parts)
+
+    def combine(self, ranks: Ranks, share: float) -> None:
+        """Gradients of all ranks."""
+        self.backend.add_ranks(ranks, share)
+
+    def _weight_of(self, parts: Sequence[Part]) -> float | None:
+        """What the loss of this rank's rows is a mean over; None for a sum."""
+        terms = self.backend.program.terms
+        kinds = set(terms.reductions)
+        if "sum" in kinds and (len(kinds) > 1 or self.backend.program.model.losses):
+            raise InvalidInput("Losses that are sums cannot be mixed with means or regularisation across ranks.")
+        if "sum" in kinds:
+            return None
+        if not terms.needs_counts:
+            return float(sum(part.rows for part in parts))
+        if len(terms.reductions) > 1:
+            raise InvalidInput("Several weighted or masked losses cannot be trained across ranks.")
+        counts = [self.backend.counts(self._state, self.backend.data(part.data), True) for part in parts]
+        return float(sum(np.sum(count) for count in counts))
 
     def part(self, part: Part) -> None:
         """Add one part's gradients. A whole batch waits for `apply`."""
@@ -141,6 +195,12 @@ class TrainStep(_Step):
         data = self.backend.data(part.data)
         ratios = self._ratios.get(part.start)
         _, self.logs, self._state = self.backend.gradients(self._state, data, ratios, part.share)
+
+    def prepare(self) -> None:
+        """Reserve what the optimizer step needs. A whole batch has nothing to apply yet."""
+        if self._whole is None:
+            self.phase = "apply"
+            self.backend.prepare()
 
     def apply(self) -> None:
         """Step the optimizer once and write metrics and statistics back."""
@@ -214,6 +274,16 @@ class PredictStep(_Step):
         found = self._found
         self.outputs = found[0] if len(found) == 1 else keras.tree.map_structure(lambda *a: np.concatenate(a), *found)
         self._found = []
+
+
+def variables_nbytes(variables: Any) -> int:
+    """Bytes of Keras variables, each counted once."""
+    known = {id(variable): variable for variable in variables}
+    return sum(math.prod(v.shape) * _itemsize(str(v.dtype)) for v in known.values())
+
+
+def _itemsize(dtype: str) -> int:
+    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
 
 
 def as_floats(logs: dict[str, Any]) -> Logs:

@@ -1,7 +1,7 @@
 """Is this exception an out-of-memory error, and what does it tell?
 
 Covers: walking an exception's causes, types first and text second, the bytes that were asked for.
-Does not cover: what to do about it (guard/recover.py), what each framework says (guard/oom/).
+Does not cover: what to do about it (ladder.py), what each framework says (signs/).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from penstock.core.errors import OutOfMemory
-from penstock.guard.oom.host import HOST
-from penstock.guard.oom.jax import JAX
-from penstock.guard.oom.signs import Signs
-from penstock.guard.oom.tensorflow import TENSORFLOW
-from penstock.guard.oom.torch import TORCH
+from penstock.guard.recovery.signs.host import HOST
+from penstock.guard.recovery.signs.jax import JAX
+from penstock.guard.recovery.signs.signs import Signs
+from penstock.guard.recovery.signs.tensorflow import TENSORFLOW
+from penstock.guard.recovery.signs.torch import TORCH
 
 ALL = (HOST, TORCH, TENSORFLOW, JAX)
 

@@ -1,4 +1,4 @@
-"""Is there room, and making some.
+"""Check free memory, and reclaim some.
 
 Covers: free bytes against every limit in force, whether memory is short, returning freed memory to the system.
 Does not cover: finding the limits (memory/limits.py), the process tree (memory/meter.py).

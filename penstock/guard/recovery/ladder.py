@@ -1,11 +1,13 @@
-"""What to do after memory ran out, and when to dare more again.
+"""What to do after memory ran out, and when to try a larger size again.
 
 Covers: the ladder as pure functions: facts in, the next micro-batch (or the verdict) out.
-Does not cover: catching the error (guard/step.py), predicting a peak.
+Does not cover: catching the error (step.py), predicting a peak.
 
 Down. Where a forecast is known (peak = base + per_sample * rows), the failure corrects it: the real slope is at least
 (limit - base) / rows, and the next size is what the corrected line allows. Near the limit, that is where this size or
-one close to it has worked before, steps are of 0.9. Only with nothing known is the size halved.
+one close to it has worked before, steps are of 0.9. Only with nothing known is the size halved. An allocation that
+asked for the same bytes at two sizes (a gradient, say) does not depend on the rows: the next size is an eighth, so that
+the ladder ends in a few tries, and the stepper is asked for its lean form, which holds less beside the rows.
 Up. After `patience` calm steps the next size that saves a part is tried, if it stays below what has failed and
 what the line allows. A failed attempt doubles the patience; a size that failed is forgiven after a long calm.
 """
@@ -16,11 +18,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from penstock.core.sizes import size
-from penstock.guard.microbatch import num_parts
+from penstock.guard.recovery.microbatch import num_parts
 
 Phase = Literal["forward", "backward", "step", "apply", "evaluate", "predict", "save"]
 """What was being done. "step" is a whole batch in one call, which does not tell how far it came."""
-Rung = Literal["again", "smaller", "larger", "precision", "remat", "give up"]
+Rung = Literal["again", "lean", "smaller", "larger", "precision", "remat", "give up"]
 
 PATIENCE = 16
 FORGIVE = 24
@@ -28,6 +30,8 @@ FORGIVE = 24
 NEAR = 0.9
 SIZELESS = 3
 """Tries for a phase whose memory hardly depends on the micro-batch."""
+JUMP = 8
+"""Divides the size when an allocation that does not depend on it failed."""
 MARGIN = 0.97
 """Share of the limit that a forecast may fill: allocators round up."""
 
@@ -66,6 +70,8 @@ class Failure:
     rows: int
     text: str = ""
     asked_nbytes: int | None = None
+    holds: tuple[tuple[str, int], ...] = ()
+    """Who held how many bytes when it failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,13 @@ class Ladder:
     failures: int = 0
     precision_lowered: bool = False
     remat_on: bool = False
+    asked: int | None = None
+    """Bytes that the last failed allocation asked for, and with how many rows."""
+    asked_rows: int = 0
+    sizeless: int = 0
+    """Failures in a row of a phase whose memory does not depend on the rows."""
+    lean_on: bool = False
+    """The stepper was asked to hold less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +113,8 @@ class Decision:
     rung: Rung
     micro: int
     why: str
+    lean: bool = False
+    """The stepper should hold less from now on, if it can: fewer rows are not the answer."""
 
 
 def start(batch: int, *, micro: int | None = None, limit: int | None = None, line: Line | None = None) -> Ladder:
@@ -120,17 +135,22 @@ def resize(ladder: Ladder, batch: int) -> Ladder:
 
 def after_failure(ladder: Ladder, failure: Failure, allowed: Allowed) -> tuple[Ladder, Decision]:
     """Step down: what to try next after memory ran out."""
+    fixed = failure.asked_nbytes is not None and failure.asked_nbytes == ladder.asked
+    fixed = fixed and failure.rows != ladder.asked_rows
     ladder = replace(ladder, calm=0, repeats=ladder.repeats + 1, failures=ladder.failures + 1)
-    if failure.phase in ("apply", "save") and ladder.repeats == 1:
-        # Freed caches may be all that was missing: activations are gone by now, so size is not the first suspect.
-        return ladder, Decision("again", ladder.micro, f"{failure.phase} ran out of memory; caches freed, tried again")
+    ladder = replace(ladder, asked=failure.asked_nbytes, asked_rows=failure.rows)
+    if failure.phase in ("apply", "save"):
+        return _without_size(ladder, failure, allowed)
     if failure.rows <= 1 and ladder.proven and ladder.stuck < SIZELESS:
         ladder = replace(ladder, stuck=ladder.stuck + 1)
-        return ladder, Decision("again", ladder.micro, "one sample fitted before: caches freed, tried again")
-    if failure.rows <= 1 or (failure.phase in ("apply", "save") and ladder.repeats > SIZELESS):
+        return ladder, Decision("again", ladder.micro, "one sample fitted before: caches freed, tried again", lean=True)
+    if failure.rows <= 1:
         return _last_rungs(ladder, failure, allowed)
     line = _corrected(ladder, failure)
     next_rows, why = _smaller(ladder, failure, line)
+    if fixed and ladder.worked == 0:
+        next_rows = max(1, failure.rows // JUMP)
+        why = f"{size(failure.asked_nbytes or 0)} failed with {failure.rows} rows as with more: it is not the rows"
     was_growth = 0 < ladder.worked < failure.rows
     ladder = replace(
         ladder,
@@ -140,12 +160,22 @@ def after_failure(ladder: Ladder, failure: Failure, allowed: Allowed) -> tuple[L
         worked=ladder.worked if was_growth else 0,
         patience=ladder.patience * 2 if was_growth else ladder.patience,
     )
-    return ladder, Decision("smaller", next_rows, why)
+    return ladder, Decision("smaller", next_rows, why, lean=fixed)
+
+
+def _without_size(ladder: Ladder, failure: Failure, allowed: Allowed) -> tuple[Ladder, Decision]:
+    """Activations are gone by then, so fewer rows change nothing; freed caches may be all that was missing."""
+    ladder = replace(ladder, sizeless=ladder.sizeless + 1)
+    if ladder.sizeless >= SIZELESS:
+        return _last_rungs(ladder, failure, allowed)
+    why = f"{failure.phase} ran out of memory; caches freed, tried again"
+    return ladder, Decision("again", ladder.micro, why, lean=ladder.sizeless > 1)
 
 
 def after_success(ladder: Ladder, rows: int, *, room: int | None = None) -> tuple[Ladder, Decision | None]:
     """Count a good step whose largest part had `rows`; now and then decide to grow. `room` is free bytes."""
-    ladder = replace(ladder, calm=ladder.calm + 1, repeats=0, stuck=0, proven=True, worked=max(ladder.worked, rows))
+    ladder = replace(ladder, calm=ladder.calm + 1, repeats=0, stuck=0, sizeless=0, proven=True)
+    ladder = replace(ladder, asked=None, worked=max(ladder.worked, rows))
     if ladder.micro >= ladder.batch or ladder.calm < ladder.patience:
         return ladder, None
     if ladder.failed is not None and ladder.calm >= ladder.patience * FORGIVE:
@@ -158,12 +188,26 @@ def after_success(ladder: Ladder, rows: int, *, room: int | None = None) -> tupl
     return replace(ladder, micro=target, calm=0), Decision("larger", target, why)
 
 
-def verdict(ladder: Ladder, failure: Failure, allowed: Allowed, state_nbytes: int | None = None) -> str:
-    """The last word: what did not fit, what was tried, what would help."""
+def verdict(ladder: Ladder, failure: Failure, allowed: Allowed) -> str:
+    """The last word: what did not fit, who held the memory, what was tried, what would help."""
     limit = f" within {size(ladder.limit)}" if ladder.limit else ""
+    asked = f" ({size(failure.asked_nbytes)} more were asked for)" if failure.asked_nbytes else ""
     tried = f"micro-batches down to {failure.rows}"
     tried += ", lower precision" if ladder.precision_lowered else ""
     tried += ", rematerialisation" if ladder.remat_on else ""
+    samples = f"{failure.rows} sample{'s' if failure.rows > 1 else ''}"
+    named = {"apply": "The optimizer step", "save": "Saving the checkpoint", "step": f"The step of {samples}"}
+    what = named.get(failure.phase, f"The {failure.phase} pass of {samples}")
+    held = ", ".join(f"{who} {size(nbytes)}" for who, nbytes in failure.holds if nbytes)
+    held = f" Held: {held}." if held else ""
+    said = failure.text if len(failure.text) <= 90 else failure.text[:87] + "..."
+    return (
+        f"{what} does not fit{limit}{asked}.{held} Tried: {tried}. "
+        f"What would help: {'; '.join(_advice(ladder, failure, allowed))}. The framework said: {said}"
+    )
+
+
+def _advice(ladder: Ladder, failure: Failure, allowed: Allowed) -> list[str]:
     advice = []
     if failure.phase in ("apply", "save"):
         advice.append("an optimizer with less state (SGD, Adafactor, 8-bit Adam)")
@@ -171,18 +215,11 @@ def verdict(ladder: Ladder, failure: Failure, allowed: Allowed, state_nbytes: in
         advice.append('precision="auto"')
     if not ladder.remat_on and not allowed.remat:
         advice.append('remat="auto"')
-    advice.append("smaller samples, or a smaller model")
+    advice.append("a smaller model" if failure.phase in ("apply", "save") else "smaller samples, or a smaller model")
     need = ladder.line.at(1) if ladder.line is not None else None
     if need is not None and ladder.limit is not None and need > ladder.limit:
         advice.append(f"{size(need - ladder.limit)} more memory")
-    state = f" Weights, gradients and optimizer state alone take {size(state_nbytes)}." if state_nbytes else ""
-    samples = f"{failure.rows} sample{'s' if failure.rows > 1 else ''}"
-    named = {"apply": "The optimizer step", "save": "Saving the checkpoint", "step": f"The step of {samples}"}
-    what = named.get(failure.phase, f"The {failure.phase} pass of {samples}")
-    return (
-        f"{what} does not fit{limit}. Tried: {tried}.{state} "
-        f"What would help: {'; '.join(advice)}. The framework said: {failure.text}"
-    )
+    return advice
 
 
 def _last_rungs(ladder: Ladder, failure: Failure, allowed: Allowed) -> tuple[Ladder, Decision]:

@@ -1,7 +1,7 @@
 """One batch, cut into parts that fit.
 
 Covers: counting the rows of any tree of arrays, cutting it into near-equal parts, each part's share.
-Does not cover: how large a part may be (guard/recover.py), sums over parts (guard/frameworks/).
+Does not cover: how large a part may be (ladder.py), sums over parts (guard/{keras,torch,jax}/).
 
 Parts are near equal (10 in parts of at most 4 is 4+3+3, not 4+4+2): the largest part is as small as that number of
 parts allows, and there are at most two shapes for a compiler to see.

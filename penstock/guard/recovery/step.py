@@ -1,10 +1,11 @@
 """One real batch, whatever it takes: split, try, and on a lack of memory try smaller.
 
 Covers: the attempt, catching the error outside the failing frame, walking the ladder, agreement between ranks.
-Does not cover: which size comes next (guard/recover.py), how a framework computes gradients (guard/frameworks/).
+Does not cover: which size comes next (ladder.py), how a framework computes gradients (guard/{keras,torch,jax}).
 
-A step is: begin -> part, part, ... -> apply. Until `apply` returns nothing has changed: `drop` takes the stepper back
-to where `begin` found it. So a batch is applied once or not at all, and it may be tried as often as it takes.
+A step is: begin -> part, part, ... -> prepare -> apply. Until `apply` nothing has changed: `drop` takes the stepper
+back to where `begin` found it. So a batch is applied once or not at all, and it may be tried as often as it takes.
+Ranks agree between `prepare` and `apply`: what has been reserved everywhere can be applied everywhere.
 """
 
 from __future__ import annotations
@@ -15,15 +16,22 @@ from typing import Any, Protocol
 
 from penstock.core.errors import OutOfMemory
 from penstock.core.events import events
-from penstock.guard import recover
-from penstock.guard.classify import classify
-from penstock.guard.microbatch import Part, count_rows, split
-from penstock.guard.recover import Allowed, Decision, Failure, Ladder, Phase
-from penstock.guard.room import memory_is_short, release
+from penstock.engine.pipe import pipe
+from penstock.guard.ranks.agree import OneRank, Ranks
+from penstock.guard.ranks.in_step import NO_ROWS
+from penstock.guard.recovery import ladder as recover
+from penstock.guard.recovery.classify import classify
+from penstock.guard.recovery.free_memory import memory_is_short, release
+from penstock.guard.recovery.ladder import Allowed, Decision, Failure, Ladder, Phase
+from penstock.guard.recovery.microbatch import Part, count_rows, split
+from penstock.memory.meter import Meter
 
 
 class Stepper(Protocol):
     """How one framework takes a step in parts."""
+
+    weight: float | None
+    """What this rank's gradients are a mean over: rows, tokens; None for a sum. Known after the last part."""
 
     @property
     def phase(self) -> Phase:
@@ -35,6 +43,12 @@ class Stepper(Protocol):
     def part(self, part: Part) -> None:
         """Add one part to the sums. Changes nothing that the user can see."""
 
+    def combine(self, ranks: Ranks, share: float) -> None:
+        """Add up all ranks' sums, of which this one's count for `share`. Asked only where there are several ranks."""
+
+    def prepare(self) -> None:
+        """Reserve what `apply` needs. Changes nothing that the user can see."""
+
     def apply(self) -> None:
         """Make the step's result real, once, for the whole batch."""
 
@@ -44,31 +58,17 @@ class Stepper(Protocol):
     def free(self) -> None:
         """Empty the framework's caches."""
 
+    def lean(self) -> bool:
+        """Hold less from now on, at the price of time. True if that may help."""
+
+    def holds(self) -> dict[str, int]:
+        """Bytes by owner: parameters, gradients, optimizer state, guard."""
+
     def lower_precision(self) -> None:
         """Compute in bfloat16 from now on. Called only if the user allowed it."""
 
     def rematerialise(self) -> bool | None:
         """Recompute activations from now on, if the user allowed it. True if calling again would recompute more."""
-
-
-class Ranks(Protocol):
-    """Several processes that must take the same decision."""
-
-    def any(self, flag: bool) -> bool:
-        """True everywhere if it is True anywhere."""
-
-    def smallest(self, value: int) -> int:
-        """The smallest of all ranks' values."""
-
-
-class OneRank:
-    """A job of a single process."""
-
-    def any(self, flag: bool) -> bool:
-        return flag
-
-    def smallest(self, value: int) -> int:
-        return value
 
 
 @dataclass
@@ -87,21 +87,26 @@ class Control:
     line: recover.Line | None = None
     rows: int = 0
     """Rows of the last batch."""
+    wish: Callable[[], bool] = bool
+    granted: bool = False
+    """Whether any rank had a wish at the last step; asked with the vote that is taken anyway."""
 
     def run(self, stepper: Stepper, batch: Any) -> int:
         """Take one step over the whole batch; returns the number of parts that it took."""
-        self.rows = count_rows(batch)
-        ladder = self._ladder_for(self.rows)
+        self.rows = 0 if batch is NO_ROWS else count_rows(batch)
+        ladder = self._ladder_for(max(1, self.rows))
         while True:
-            parts = list(split(batch, ladder.micro, rows=self.rows))
-            failure = attempt(stepper, parts, self.ranks)
+            parts = list(split(batch, ladder.micro, rows=self.rows)) if self.rows else []
+            failure, self.granted = attempt(stepper, parts, self.ranks, self.wish())
             if failure is None:
                 break
+            if not self.rows:  # it failed elsewhere, in parts of the size that all ranks use
+                failure = replace(failure, rows=ladder.micro)
             # Here the failed frames are gone, and with them the tensors that the exception pinned.
             stepper.free()
             release(thorough=ladder.repeats > 1)
             ladder = self._step_down(stepper, failure)
-        self.ladder, growth = recover.after_success(ladder, parts[0].rows)  # larger parts come first
+        self.ladder, growth = recover.after_success(ladder, _largest(parts) or ladder.micro)
         if growth is not None:
             self._tell("guard.larger", growth)
         return len(parts)
@@ -119,6 +124,7 @@ class Control:
         assert self.ladder is not None
         self.ladder, decision = recover.after_failure(self.ladder, failure, self.allowed)
         events.emit("guard.oom", self.who, phase=failure.phase, rows=failure.rows, text=failure.text)
+        decision = self._lean(stepper, decision)
         if decision.rung == "give up":
             if self.on_give_up is not None:
                 self.on_give_up()
@@ -132,6 +138,17 @@ class Control:
         self._tell(f"guard.{decision.rung}", replace(decision, micro=agreed))
         return self.ladder
 
+    def _lean(self, stepper: Stepper, decision: Decision) -> Decision:
+        """Where fewer rows are not the answer, the stepper holds less; and that comes before giving up."""
+        assert self.ladder is not None
+        wanted = not self.ladder.lean_on and (decision.lean or decision.rung == "give up")
+        # Asked everywhere, whatever was decided here: ranks that do not ask together wait for ever.
+        if not self.ranks.any(wanted) or not self.ranks.any(stepper.lean()):
+            return decision
+        self.ladder = replace(self.ladder, lean_on=True, sizeless=0, stuck=0)
+        events.emit("guard.lean", self.who, why="old values are kept in a file from now on, not in memory")
+        return replace(decision, rung="lean") if decision.rung == "give up" else decision
+
     def _tell(self, kind: str, decision: Decision) -> None:
         events.emit(kind, self.who, micro=decision.micro, why=decision.why)
         self._changed()
@@ -141,21 +158,26 @@ class Control:
             self.on_change(self.ladder)
 
 
-def attempt(stepper: Stepper, parts: Sequence[Part], ranks: Ranks) -> Failure | None:
-    """Try the step once. Returns what failed, as facts without the exception, or None when it is done."""
+def attempt(stepper: Stepper, parts: Sequence[Part], ranks: Ranks, wish: bool = False) -> tuple[Failure | None, bool]:
+    """Try the step once. Returns what failed, as facts without the exception, and whether any rank had a wish."""
     failure = _gradients(stepper, parts)
-    if ranks.any(failure is not None):
+    weight = stepper.weight or 0.0
+    failed, total, wished = ranks.totals(failure is not None, weight, wish)
+    if failed:
         stepper.drop()
-        return failure or _elsewhere(stepper.phase, parts)
-    failure = _apply(stepper, parts)
-    if ranks.any(failure is not None):
-        stepper.drop()
-        return failure or _elsewhere("apply", parts)
-    return None
+        return failure or _elsewhere(stepper.phase, parts), wished > 0
+    if ranks.size > 1:
+        stepper.combine(ranks, 1.0 if stepper.weight is None or not total else weight / total)
+    for phase in (stepper.prepare, stepper.apply):
+        failure = _at_the_end(stepper, phase, parts)
+        if ranks.any(failure is not None):
+            stepper.drop()
+            return failure or _elsewhere("apply", parts), wished > 0
+    return None, wished > 0
 
 
 def _gradients(stepper: Stepper, parts: Sequence[Part]) -> Failure | None:
-    rows = parts[0].rows
+    rows = _largest(parts)
     try:
         stepper.begin(parts)
         for part in parts:
@@ -169,11 +191,11 @@ def _gradients(stepper: Stepper, parts: Sequence[Part]) -> Failure | None:
     return None
 
 
-def _apply(stepper: Stepper, parts: Sequence[Part]) -> Failure | None:
+def _at_the_end(stepper: Stepper, phase: Callable[[], None], parts: Sequence[Part]) -> Failure | None:
     try:
-        stepper.apply()
+        phase()
     except BaseException as error:
-        failure = _failure(stepper, error, parts[0].rows)
+        failure = _failure(stepper, error, _largest(parts))
         if failure is None:
             raise
         return failure
@@ -186,8 +208,22 @@ def _failure(stepper: Stepper, error: BaseException, rows: int) -> Failure | Non
     if found is None:
         stepper.drop()
         return None
-    return Failure(stepper.phase, rows, found.text, found.asked_nbytes)
+    return Failure(stepper.phase, rows, found.text, found.asked_nbytes, _holders(stepper))
+
+
+def _holders(stepper: Stepper) -> tuple[tuple[str, int], ...]:
+    """Who holds the process's memory, what the stepper cannot name last."""
+    held = stepper.holds()
+    budget = pipe().budget
+    held["data"] = 0 if budget is None else budget.used
+    held["activations, libraries and other"] = max(0, Meter().read().nbytes - sum(held.values()))
+    return tuple(held.items())
 
 
 def _elsewhere(phase: Phase, parts: Sequence[Part]) -> Failure:
-    return Failure(phase, parts[0].rows, "another rank ran out of memory")
+    return Failure(phase, _largest(parts), "another rank ran out of memory")
+
+
+def _largest(parts: Sequence[Part]) -> int:
+    """Rows of the largest part, which comes first; 0 on a rank that has none left."""
+    return parts[0].rows if parts else 0

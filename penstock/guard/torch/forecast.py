@@ -2,7 +2,7 @@
 
 Covers: a module, its loss and its optimizer as a pickle without large weights; the guard's steps on it; what fake
 tensors say about a part that was never run.
-Does not cover: measuring (guard/forecast_child.py).
+Does not cover: measuring (guard/forecast/child.py).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import torch
 
 from penstock.core.errors import InvalidInput
 from penstock.core.tree import flatten, unflatten
-from penstock.guard.forecast_build import load_example
-from penstock.guard.forecast_result import Setting
-from penstock.guard.forecast_subject import grown, is_classes, labels_of
-from penstock.guard.frameworks import torch_remat
-from penstock.guard.frameworks.torch import TorchOptions, TorchStepper, call_loss, to_torch
-from penstock.guard.microbatch import Part
+from penstock.guard.forecast.build import load_example
+from penstock.guard.forecast.result import Setting
+from penstock.guard.forecast.subject import grown, is_classes, labels_of
+from penstock.guard.recovery.microbatch import Part
+from penstock.guard.torch import remat as torch_remat
+from penstock.guard.torch.parts import TorchOptions, TorchStepper, call_loss, to_torch
 
 Built = tuple[torch.nn.Module, Any, Any]
 LIGHT = 1 << 16
@@ -107,12 +107,11 @@ class TorchSubject:
     def state(self) -> dict[str, int]:
         """Bytes by kind; optimizer state is there after the first step."""
         params = [p for group in self._optimizer.param_groups for p in group["params"]]
-        fused = all(group.get("fused") for group in self._optimizer.param_groups)
         held = [*self._model.parameters(), *self._model.buffers()]
         optimizer = sum(_nbytes(v) for state in self._optimizer.state.values() for v in state.values())
         gradients = sum(_nbytes(p) for p in params if p.requires_grad)
         parameters = sum(map(_nbytes, {id(t): t for t in held}.values()))
-        copies = 0 if fused else gradients + optimizer
+        copies = self.train.holds()["guard"]
         return {
             "parameters": parameters,
             "gradients": gradients,
@@ -159,6 +158,9 @@ class _Evaluation:
         finally:
             self._model.train()
 
+    def prepare(self) -> None:
+        """Nothing is reserved."""
+
     def apply(self) -> None:
         """Nothing changes."""
 
@@ -176,7 +178,7 @@ def fake_nbytes(model: torch.nn.Module, loss: Any, example: Any, rows: int, dtyp
     with mode, _reparametrize_module(model, faked):
         data = _fake_data(example, rows)
         tracker = MemTracker()
-        tracker.track_external(*faked.values())  # type: ignore[no-untyped-call]
+        tracker.track_external(*faked.values())
         with tracker:
             with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
                 value = call_loss(loss, model, data)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import InvalidInput, MissingExtra
-from penstock.guard.recover import Allowed, Ladder, Line
-from penstock.guard.step import Control, OneRank, Ranks
+from penstock.guard.ranks.agree import find_ranks
+from penstock.guard.ranks.in_step import InStep, Uneven
+from penstock.guard.recovery.ladder import Allowed, Ladder, Line
+from penstock.guard.recovery.step import Control
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +43,7 @@ class Guard:
         device: torch.device | str | None = None,
     ) -> None:
         try:
-            from penstock.guard.frameworks.torch import TorchOptions, TorchStepper
+            from penstock.guard.torch.parts import TorchOptions, TorchStepper
         except ImportError as error:
             raise MissingExtra(what="Guard", extra="torch") from error
         if remat not in (True, False, "auto"):
@@ -58,9 +60,10 @@ class Guard:
         self._control = Control(
             who=type(model).__name__,
             allowed=Allowed(precision=precision == "auto", remat=remat == "auto"),
-            ranks=_ranks(),
+            ranks=find_ranks("torch"),
             first_micro=micro_batch,
         )
+        self._stepper.begin_together(self._control.ranks)
         self._model = model
         self._warned = False
         if remat is True:
@@ -83,6 +86,14 @@ class Guard:
             self._warned = True
             warn_batch_dependent(batch_norms(self._model))
         return self._stepper.loss
+
+    def epoch(self, ds: Iterable[Any], *, uneven: Uneven = "pad") -> Iterator[Any]:
+        """The batches of one pass over `ds`, as many on every rank: `for batch in guard.epoch(ds): guard.step(...)`.
+
+        A rank whose data ends early takes part with no rows (`"pad"`), or all stop with it (`"drop"`). In a process
+        alone these are the batches of `ds`.
+        """
+        return InStep(iter(ds), self._control.ranks, uneven)
 
     @property
     def micro_batch(self) -> int | None:
@@ -122,32 +133,3 @@ def warn_batch_dependent(names: list[str]) -> None:
             f"micro-batches. Freeze them, or use group or layer normalisation, for the mathematics of the whole batch.",
             stacklevel=3,
         )
-
-
-class _TorchRanks:
-    """Agreement over torch.distributed."""
-
-    def any(self, flag: bool) -> bool:
-        """True everywhere if it is True anywhere."""
-        return self._reduce(-int(flag)) < 0
-
-    def smallest(self, value: int) -> int:
-        """The smallest of all ranks' values."""
-        return self._reduce(value)
-
-    def _reduce(self, value: int) -> int:
-        import torch
-        import torch.distributed as dist
-
-        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-        tensor = torch.tensor(value, device=device)
-        dist.all_reduce(tensor, dist.ReduceOp.MIN)
-        return int(tensor.item())
-
-
-def _ranks() -> Ranks:
-    import torch.distributed as dist
-
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        return _TorchRanks()
-    return OneRank()

@@ -13,7 +13,7 @@ import torch
 from torch.optim.adamw import adamw
 
 from penstock.core.errors import InvalidInput
-from penstock.guard.frameworks.torch_state import plain_tensors
+from penstock.guard.torch.state import plain_tensors
 
 
 def make(

@@ -1,7 +1,7 @@
 """A PyTorch step in parts.
 
 Covers: gradients of one part, their sum in `.grad`, clipping, mixed precision, one protected optimizer step.
-Does not cover: what is put back after a failure and how (guard/frameworks/torch_state.py), sizes (guard/recover.py).
+Does not cover: what is put back after a failure and how (state.py), sizes (guard/recovery/ladder.py).
 
 The sum is kept in the parameters' own `.grad`: a backward pass that fails halfway leaves it half added, but a failed
 step is dropped and taken again as a whole, so a second set of buffers would protect nothing and cost a model's size.
@@ -18,10 +18,12 @@ import torch
 
 from penstock.core.errors import InvalidInput
 from penstock.core.tree import flatten, map_leaves
-from penstock.guard.frameworks import torch_remat
-from penstock.guard.frameworks.torch_state import Copies, Generators, OptimizerState, Scaler, buffers_of
-from penstock.guard.microbatch import Part
-from penstock.guard.recover import Phase
+from penstock.guard.ranks.agree import Ranks
+from penstock.guard.recovery.ladder import Phase
+from penstock.guard.recovery.microbatch import Part
+from penstock.guard.torch import remat as torch_remat
+from penstock.guard.torch.protect import ProtectedStep
+from penstock.guard.torch.state import Copies, Generators, Scaler, buffers_of, nbytes_of
 
 LossFn = Callable[..., torch.Tensor]
 Weigh = Callable[[Any], float]
@@ -62,15 +64,20 @@ class TorchStepper:
         self._views: dict[int, Any] = {}
         self._generators = Generators({p.device for p in self.params})
         self._buffers = Copies()
-        self._state = OptimizerState(optimizer, ranks=_world())
         self._scaler = Scaler(options.scaler)
-        self._begun = False
+        self._protected = ProtectedStep(optimizer, scaled=bool(self._scaler))
+        self._begun, self._unsure = False, True
         self._ddp = model if isinstance(model, torch.nn.parallel.DistributedDataParallel) else None
+        self._several = _world() > 1
+        self.weight: float | None = 1.0
+        if self._ddp is not None:
+            # Buffers would be sent from rank 0 in the forward pass, in which a rank may fail or have no part.
+            self._ddp.require_forward_param_sync = False
 
     def begin(self, parts: Sequence[Part]) -> None:
         """Remember generators and buffers, clear gradients, and find each part's weight."""
         self.phase, self._begun = "forward", False
-        self._state.forget()
+        self._protected.forget()
         self._generators.save()
         self._scaler.save()
         self._buffers.save(buffers_of(self.model))
@@ -78,6 +85,7 @@ class TorchStepper:
         self.optimizer.zero_grad(set_to_none=True)
         self._losses = []
         self._weights = self._weigh(parts)
+        self.weight = self._weight_of(parts) if self._several else 1.0
         self._views = self._all_views(parts)
 
     def part(self, part: Part) -> None:
@@ -88,27 +96,34 @@ class TorchStepper:
             # A backward pass that waits for other ranks would hang when one of them ran out of memory.
             with self._ddp.no_sync():
                 self._add(part)
+        if self._unsure and part.share < 1.0:
+            # There are gradients now. If the optimizer's state does not fit beside them, other parts need not be tried.
+            self.phase, self._unsure = "apply", False
+            self._protected.reserve()
 
-    def apply(self) -> None:
-        """Clip, copy what a torn step could damage, and let the optimizer step once."""
+    def prepare(self) -> None:
+        """Sum over ranks, clip, and reserve what an optimizer step that cannot be torn needs."""
         self.phase = "apply"
         self.loss = _total(self._losses)
-        if self._ddp is not None:
-            self._reduce_over_ranks()
-        scaler = self._scaler.scaler
-        if scaler is not None:
-            scaler.unscale_(self.optimizer)
+        if self._scaler.scaler is not None:
+            self._scaler.scaler.unscale_(self.optimizer)
         self._clip()
-        self._state.save()
-        if scaler is not None:
-            scaler.step(self.optimizer)
-            scaler.update()
+        self._protected.prepare()
+
+    def apply(self) -> None:
+        """Let the optimizer step once."""
+        scaler = self._scaler.scaler
+        if scaler is None:
+            self._protected.take(lambda: self.optimizer.step())
         else:
-            self.optimizer.step()
+            self._protected.take(lambda: scaler.step(self.optimizer))
+            scaler.update()
+        self._unsure = False
 
     def drop(self) -> None:
         """Take gradients, buffers, generators, loss scale and a torn optimizer step back."""
-        self._state.restore()
+        self._protected.undo()
+        self._unsure = True
         self.optimizer.zero_grad(set_to_none=True)
         self._losses, self._views = [], {}
         if not self._begun:
@@ -121,6 +136,21 @@ class TorchStepper:
         """Give cached device memory back."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def lean(self) -> bool:
+        """Keep copies for undoing a step in a file from now on; True if there were any in memory."""
+        return self._protected.lean()
+
+    def holds(self) -> dict[str, int]:
+        """Bytes by owner, as they are while the optimizer steps."""
+        state = [v for state in self.optimizer.state.values() for v in state.values() if isinstance(v, torch.Tensor)]
+        params = nbytes_of(self.params)
+        return {
+            "parameters": params,
+            "gradients": params,
+            "optimizer state": nbytes_of(state),
+            "guard": self._protected.nbytes + nbytes_of(self._buffers.buffers),
+        }
 
     def lower_precision(self) -> None:
         """Compute in bfloat16 from now on; weights stay in float32."""
@@ -149,7 +179,7 @@ class TorchStepper:
         A pass leaves nothing of this code in the processor's caches: one after the other, four parts take 60 us, and
         each before its own pass 45 us.
         """
-        if len(parts) == 1 or not is_shared(parts[0].data, self.device):
+        if len(parts) < 2 or not is_shared(parts[0].data, self.device):
             return {}
         return {part.start: to_torch(part.data, self.device) for part in parts}
 
@@ -183,17 +213,32 @@ class TorchStepper:
         if options.before_apply is not None:
             options.before_apply(params)
 
-    def _reduce_over_ranks(self) -> None:
-        world = _world()
+    def begin_together(self, ranks: Ranks) -> None:
+        """Start from rank 0's weights, as DistributedDataParallel does."""
+        if ranks.size > 1 and self._ddp is None:
+            ranks.from_first([value.detach() for value in self.model.state_dict().values()])
+
+    def combine(self, ranks: Ranks, share: float) -> None:
+        """Gradients, loss and buffers of all ranks; parameters without a gradient here may have one elsewhere."""
         for param in self.params:
             if param.grad is None:
                 param.grad = torch.zeros_like(param)
-            torch.distributed.all_reduce(param.grad)
-            param.grad /= world
+        ranks.add([param.grad for param in self.params], share)
+        self._losses = ranks.add([_total(self._losses)], share)
+        ranks.from_first([buffer for buffer in buffers_of(self.model) if buffer.is_floating_point()])
+
+    def _weight_of(self, parts: Sequence[Part]) -> float | None:
+        """What the loss over all parts is a mean over; None for a sum."""
+        if getattr(self.loss_fn, "reduction", "mean") == "sum":
+            return None
+        weigh = self.weigh or default_weigh(self.loss_fn)
+        return float(sum(part.rows if weigh is None else weigh(part.data) for part in parts))
 
 
 def _total(losses: Sequence[torch.Tensor]) -> torch.Tensor:
     """The sum of the parts' losses, at least in float32."""
+    if not losses:
+        return torch.zeros(())
     first = losses[0] if losses[0].dtype not in _HALVES else losses[0].float()
     return sum(losses[1:], first)
 
@@ -216,6 +261,11 @@ def check(model: torch.nn.Module, optimizer: torch.optim.Optimizer, options: Tor
         raise InvalidInput(f"precision must be one of {names}, not {options.precision!r}.")
     if not any(group["params"] for group in optimizer.param_groups):
         raise InvalidInput("The optimizer has no parameters.")
+    if any(hasattr(p, "device_mesh") for group in optimizer.param_groups for p in group["params"]):
+        raise InvalidInput(
+            "The model is sharded over ranks (fully_shard or tensor parallel): its forward pass waits for other ranks, "
+            "so a step that fails on one of them cannot be taken again. Train it in a plain loop over ds.torch()."
+        )
 
 
 def to_torch(batch: Any, device: torch.device) -> Any:

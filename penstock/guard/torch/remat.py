@@ -1,7 +1,7 @@
 """Rematerialisation for PyTorch: activations of repeated blocks are computed again instead of kept.
 
 Covers: finding a module's repeated blocks and running them under torch's checkpoint.
-Does not cover: when to do it (guard/recover.py).
+Does not cover: when to do it (guard/recovery/ladder.py).
 
 The blocks are the children of every outermost Sequential or ModuleList: that is how deep models are written, and a
 block boundary is where little has to be kept. Random numbers are replayed, so dropout is the same in both passes, and

@@ -1,11 +1,7 @@
-"""Putting PyTorch state back to what it was.
+"""Putting PyTorch tensors back to what they were.
 
-Covers: random generators, buffers, gradient scaler, and parameters with their optimizer state.
-Does not cover: when to put it back (guard/frameworks/torch.py).
-
-`optimizer.step()` can be torn by an allocation that fails halfway: measured, 18 of 44 failures of AdamW's foreach
-path left some parameters stepped and others not; fused kernels, which allocate nothing, none of 22. So unless the
-optimizer is fused, parameters and state are copied first, into buffers that are made once.
+Covers: random generators, buffers, gradient scaler, and copies of tensors in memory or in a file.
+Does not cover: when to put them back (parts.py), the optimizer step (protect.py).
 """
 
 from __future__ import annotations
@@ -14,7 +10,12 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
+
+from penstock.core.events import events
+from penstock.guard.recovery.free_memory import try_room
+from penstock.guard.recovery.undo.file import UndoFile
 
 
 class Generators:
@@ -44,25 +45,142 @@ class Copies:
 
     def __init__(self) -> None:
         self._tensors: list[torch.Tensor] = []
-        self._buffers: list[torch.Tensor] = []
+        self.buffers: list[torch.Tensor] = []
 
     def save(self, tensors: list[torch.Tensor]) -> None:
         """Copy the tensors' values."""
         same = len(tensors) == len(self._tensors) and all(map(operator.is_, tensors, self._tensors))
         if not same:
             # The old buffers go first: old and new together would double what the snapshot costs.
-            self._tensors, self._buffers = [], []
-            self._buffers = [torch.empty_like(tensor, requires_grad=False) for tensor in tensors]
+            self._tensors, self.buffers = [], []
+            self.buffers = [torch.empty_like(tensor, requires_grad=False) for tensor in tensors]
             self._tensors = tensors
         if tensors:
             with torch.no_grad():
-                torch._foreach_copy_(self._buffers, tensors)
+                torch._foreach_copy_(self.buffers, tensors)
 
     def restore(self) -> None:
         """Write the copied values back."""
         if self._tensors:
             with torch.no_grad():
-                torch._foreach_copy_(self._tensors, self._buffers)
+                torch._foreach_copy_(self._tensors, self.buffers)
+
+
+class Undo:
+    """Old values of some tensors: in one buffer that is kept, or in a file where the buffer would be too large."""
+
+    def __init__(self) -> None:
+        self._buffer = torch.empty(0, dtype=torch.uint8)
+        self._file: UndoFile | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that are held."""
+        return self._buffer.numel()
+
+    def reserve(self, nbytes: int, *, in_file: bool) -> None:
+        """Make room for so many bytes, in memory unless a file is to hold them."""
+        if in_file:
+            self._buffer = torch.empty(0, dtype=torch.uint8)
+            self._file = self._file or UndoFile()
+        elif self._buffer.numel() < nbytes:
+            self._buffer = torch.empty(0, dtype=torch.uint8)  # the old one goes first
+            self._buffer = torch.empty(nbytes, dtype=torch.uint8)
+
+    def save(self, tensors: list[torch.Tensor]) -> None:
+        """Copy the tensors' bytes."""
+        if self._file is not None:
+            self._file.save([_host_bytes(tensor) for tensor in tensors])
+            return
+        for tensor, kept in self._pairs(tensors):
+            kept.copy_(tensor.detach())
+
+    def restore(self, tensors: list[torch.Tensor]) -> None:
+        """Write the bytes back into the tensors that they came from."""
+        with torch.no_grad():
+            if self._file is not None:
+                _load(self._file, tensors)
+                return
+            for tensor, kept in self._pairs(tensors):
+                tensor.copy_(kept)
+
+    def _pairs(self, tensors: list[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Each tensor with its place in the buffer, aligned to 16 bytes."""
+        at, pairs = 0, []
+        for tensor in tensors:
+            nbytes = tensor.numel() * tensor.element_size()
+            kept = self._buffer[at : at + nbytes].view(tensor.dtype).view(tensor.shape)
+            pairs.append((tensor, kept))
+            at += -(-nbytes // 16) * 16
+        return pairs
+
+
+SMALL = 4 * 2**20
+"""Copies up to this size are kept in memory without asking."""
+
+
+class WholeCopy:
+    """Old values of everything that a step may change: in memory where there is plenty, else in a file."""
+
+    def __init__(self, who: str) -> None:
+        self._who = who
+        self._copies, self._undo = Copies(), Undo()
+        self._lease: Any = None
+        self._in_file = False
+        self._held: list[torch.Tensor] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the copies take."""
+        return nbytes_of(self._copies.buffers)
+
+    def save(self, tensors: list[torch.Tensor]) -> None:
+        """Copy the tensors' values."""
+        nbytes = nbytes_of(tensors)
+        if not self._in_file and self._lease is None and nbytes > SMALL:
+            self._lease = try_room(nbytes, who="guard: copy for undoing an optimizer step")
+            self._in_file = self._lease is None
+            where = "in a file, because memory is short" if self._in_file else "in memory"
+            why = f"this optimizer's step cannot be cut into units: old values are kept {where}"
+            events.emit("guard.whole_copy", self._who, nbytes=nbytes, why=why)
+        if self._in_file:
+            self._undo.reserve(0, in_file=True)
+            self._undo.save(tensors)
+        else:
+            self._copies.save(tensors)
+        self._held = tensors
+
+    def restore(self) -> None:
+        """Write the copied values back."""
+        if self._held and self._in_file:
+            self._undo.restore(self._held)
+        elif self._held:
+            self._copies.restore()
+        self._held = []
+
+    def forget(self) -> None:
+        """There is nothing to put back any more."""
+        self._held = []
+
+    def lean(self) -> bool:
+        """Use a file from now on; True if that frees memory. Nothing must be held."""
+        held = bool(self._copies.buffers)
+        self._copies, self._in_file, self._lease = Copies(), True, None
+        return held
+
+
+def _host_bytes(tensor: torch.Tensor) -> np.ndarray:
+    flat = tensor.detach().cpu().reshape(-1)
+    found: np.ndarray = flat.view(torch.uint8).numpy()
+    return found
+
+
+def _load(file: UndoFile, tensors: list[torch.Tensor]) -> None:
+    hosts = [_host_bytes(tensor) for tensor in tensors]
+    file.load(hosts)
+    for tensor, host in zip(tensors, hosts, strict=True):
+        if tensor.device.type != "cpu" or not tensor.is_contiguous():
+            tensor.copy_(torch.from_numpy(host).view(tensor.dtype).view(tensor.shape))
 
 
 def buffers_of(model: torch.nn.Module) -> list[torch.Tensor]:
@@ -82,65 +200,17 @@ def buffers_of(model: torch.nn.Module) -> list[torch.Tensor]:
     return list({id(buffer): buffer for buffer in found if buffer is not None}.values())
 
 
-class OptimizerState:
-    """What one `optimizer.step()` may change, to be put back if the step fails."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer, *, ranks: int = 1) -> None:
-        # With other ranks a step that was good here is undone when it failed elsewhere, so fused ones are copied too.
-        self._optimizer, self._always = optimizer, ranks > 1
-        self._copies = Copies()
-        self._scalars: list[tuple[dict[str, Any], str, Any]] = []
-        self._had_state: list[torch.Tensor] = []
-        self._saved = False
-
-    def save(self) -> None:
-        """Copy parameters and state; for a fused optimizer of a single process only the step counters."""
-        optimizer = self._optimizer
-        tensors: list[torch.Tensor] = []
-        self._scalars = []
-        for group in optimizer.param_groups:
-            whole = self._always or not group.get("fused")
-            for param in group["params"]:
-                if param.grad is None:
-                    continue
-                state = optimizer.state.get(param, {})
-                if not whole and isinstance(counter := state.get("step"), torch.Tensor):
-                    tensors.append(counter)  # that of torch's fused optimizers; nothing else of them can tear
-                    continue
-                if whole:
-                    tensors.append(param)
-                for name, value in state.items():
-                    if not isinstance(value, torch.Tensor):
-                        self._scalars.append((state, name, value))
-                    elif whole or value.numel() <= 1:
-                        tensors += plain_tensors(value)
-        self._had_state = [param for param, state in optimizer.state.items() if state]
-        self._copies.save(tensors)
-        self._saved = True
-
-    def restore(self) -> None:
-        """Put parameters and state back; state that the failed step began to create is removed."""
-        if not self._saved:
-            return
-        had_state = set(self._had_state)
-        for param in [param for param in self._optimizer.state if param not in had_state]:
-            del self._optimizer.state[param]
-        for state, name, value in self._scalars:
-            state[name] = value
-        self._copies.restore()
-        self._saved = False
-
-    def forget(self) -> None:
-        """The step was good: there is nothing to put back any more."""
-        self._saved = False
-
-
 def plain_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
     """The tensors that this one is made of: quantised optimizer state is codes and scales behind one face."""
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:
         return [tensor]
     return [plain for name in flatten()[0] for plain in plain_tensors(getattr(tensor, name))]
+
+
+def nbytes_of(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of the tensors together."""
+    return sum(plain.numel() * plain.element_size() for tensor in tensors for plain in plain_tensors(tensor))
 
 
 class Scaler:

@@ -6,7 +6,7 @@ Does not cover: the kernel's killer, which leaves no exception (guard/supervise.
 
 from __future__ import annotations
 
-from penstock.guard.oom.signs import Signs
+from penstock.guard.recovery.signs.signs import Signs
 
 HOST = Signs(
     framework="host",

@@ -6,7 +6,7 @@ Does not cover: the poisoned buffers that a donating step leaves behind; the gua
 
 from __future__ import annotations
 
-from penstock.guard.oom.signs import Signs
+from penstock.guard.recovery.signs.signs import Signs
 
 # JaxRuntimeError carries every XLA status, so its type alone says nothing.
 JAX = Signs(

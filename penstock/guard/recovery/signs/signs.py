@@ -1,7 +1,7 @@
 """The shape in which each framework describes its out-of-memory errors.
 
 Covers: the record that oom/torch.py, oom/tensorflow.py, oom/jax.py and oom/host.py fill in.
-Does not cover: matching an exception against it (guard/classify.py).
+Does not cover: matching an exception against it (guard/recovery/classify.py).
 
 Types are given by qualified name, so that recognising an error never imports a framework.
 """

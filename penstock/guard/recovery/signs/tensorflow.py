@@ -6,7 +6,7 @@ Does not cover: aborts of the process, which only a parent sees (guard/supervise
 
 from __future__ import annotations
 
-from penstock.guard.oom.signs import Signs
+from penstock.guard.recovery.signs.signs import Signs
 
 TENSORFLOW = Signs(
     framework="tensorflow",

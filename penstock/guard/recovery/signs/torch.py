@@ -1,12 +1,12 @@
 """PyTorch's out-of-memory errors.
 
 Covers: CUDA and CPU allocators, cuDNN and cuBLAS workspaces, oneDNN on CPU.
-Does not cover: how they are matched (guard/classify.py).
+Does not cover: how they are matched (guard/recovery/classify.py).
 """
 
 from __future__ import annotations
 
-from penstock.guard.oom.signs import Signs
+from penstock.guard.recovery.signs.signs import Signs
 
 TORCH = Signs(
     framework="torch",
