@@ -12,22 +12,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from penstock.shrink.data import Batches, Inputs, first
-from penstock.shrink.distill import Teacher, taught, teaching
-from penstock.shrink.export import export_lite, export_onnx
-from penstock.shrink.files import SavedModel, save_model
-from penstock.shrink.frontier import best, plot
-from penstock.shrink.kit import kit_of
-from penstock.shrink.masks import Schedule
-from penstock.shrink.probe import TIMEOUT_S, Facts, measure
-from penstock.shrink.prune import Pruner, prune
-from penstock.shrink.quantize import quantized
-from penstock.shrink.recipe import Recipe, Target
-from penstock.shrink.report import Shrunk
-from penstock.shrink.search import Workshop, search
-from penstock.shrink.spill import Spilled
-from penstock.shrink.train import Fit, Teach, fine_tune, goals_of
-from penstock.shrink.width import left_alone, remove_channels, width
+from penstock.compress.child.probe import TIMEOUT_S, ModelFacts, measure
+from penstock.compress.child.spill import Spilled
+from penstock.compress.data import Batches, Inputs, first
+from penstock.compress.export import export_lite, export_onnx
+from penstock.compress.files import SavedModel, save_model
+from penstock.compress.framework import framework_of
+from penstock.compress.quantize import quantized
+from penstock.compress.recipe import Recipe, SizeTarget
+from penstock.compress.result.frontier import best, plot
+from penstock.compress.result.report import Shrunk
+from penstock.compress.search import Workshop, search
+from penstock.compress.teacher.distill import Teacher, taught, teaching
+from penstock.compress.thin.masks import Schedule
+from penstock.compress.thin.prune import Pruner, prune
+from penstock.compress.thin.width import left_alone, remove_channels, width
+from penstock.compress.train import Fit, Teach, fine_tune, goals_of
 
 MODES: dict[str, tuple[str | None, ...]] = {
     ".keras": (None, "float16", "int8", "int4"),
@@ -52,12 +52,12 @@ class Work:
         source = self.data if self.data is not None else self.held_out
         return None if source is None else first(source)[0]
 
-    def measure_original(self) -> Facts:
+    def measure_original(self) -> ModelFacts:
         if isinstance(self.model, SavedModel):
             return measure(self.model.path, self.held_out)
-        suffix = ".keras" if kit_of(self.model).name == "keras" else ".pt2"
+        suffix = ".keras" if framework_of(self.model).name == "keras" else ".pt2"
         # A copy without optimizer state, so that file sizes compare weights with weights.
-        plain = kit_of(self.model).copy(self.model)
+        plain = framework_of(self.model).copy(self.model)
         path = save_model(plain, self.folder / f"before{suffix}", self.example)
         return measure(path, self.held_out, model=plain, training=self.training_peak)
 
@@ -69,7 +69,7 @@ class Work:
         if recipe.structured:
             small = remove_channels(small, recipe.prune, example=self.example)
         if small is self.model:
-            return kit_of(small).copy(small)
+            return framework_of(small).copy(small)
         self.note(*left_alone(self.model, self.example))
         return small
 
@@ -80,7 +80,7 @@ class Work:
         if self.data is None:
             self.note("No data was given, so the smaller model was not fine-tuned; expect a large loss.")
             return small
-        kit, fit = kit_of(small), Fit(recipe.epochs, recipe.learning_rate, time_limit_s)
+        kit, fit = framework_of(small), Fit(recipe.epochs, recipe.learning_rate, time_limit_s)
         way = Teacher(quantize=recipe.teacher)
         lesson = teaching(self.model, self.data, way) if recipe.distill else nullcontext(None)
         with lesson as teach:
@@ -114,7 +114,7 @@ class Work:
             save_model(made, out, self.example)
         return made
 
-    def carry_out(self, recipe: Recipe, export: str | None, before: Facts) -> Shrunk:
+    def carry_out(self, recipe: Recipe, export: str | None, before: ModelFacts) -> Shrunk:
         """One recipe, start to end."""
         if isinstance(self.model, SavedModel):
             export_lite(self.model, self.out, recipe.quantize, calibration=self.data)
@@ -132,19 +132,19 @@ class Work:
             after.append(measure(files[1], self.held_out, model=small))
         return Shrunk(made, tuple(files), recipe, before, tuple(after), tuple(self.notes))
 
-    def search(self, start: Recipe, target: Target, before: Facts) -> Shrunk:
+    def search(self, start: Recipe, target: SizeTarget, before: ModelFacts) -> Shrunk:
         """The best combination within the target; the file of the best so far is kept."""
         kept: dict[Recipe, tuple[Path, Any, list[str]]] = {}
         common = self.notes
 
-        def sketch(small: Any, recipe: Recipe, time_left_s: float) -> Facts:
+        def sketch(small: Any, recipe: Recipe, time_left_s: float) -> ModelFacts:
             path = self.folder / f"sketch{self.out.suffix}"
             self.write(small, replace(recipe, quantize_aware=False), path)
             self.notes = list(common)  # what is said of a combination is kept only if it is trained
             held_out = self.held_out if target.peak is not None else None
             return measure(path, held_out, model=small, timeout_s=max(10.0, time_left_s))
 
-        def finish(small: Any, recipe: Recipe, time_left_s: float) -> Facts:
+        def finish(small: Any, recipe: Recipe, time_left_s: float) -> ModelFacts:
             path = self.folder / f"trial{len(kept)}{self.out.suffix}"
             trained = self.train(small, recipe, time_left_s)
             made = self.write(trained, recipe, path)
@@ -184,4 +184,4 @@ def _zeros(thin: Any, recipe: Recipe) -> list[str]:
 
 
 def _parameters(model: Any) -> int:
-    return kit_of(model).parameters(model)
+    return framework_of(model).parameters(model)

@@ -11,12 +11,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from penstock.compress.child.process import ChildFailed, run_child
+from penstock.compress.child.spill import Spilled
+from penstock.compress.data import CALIBRATION_ROWS, Batches, Inputs
+from penstock.compress.files import SavedModel, export_program
+from penstock.compress.framework import framework_of
 from penstock.core.errors import InvalidInput, MissingExtra
-from penstock.shrink.child import ChildFailed, run_child
-from penstock.shrink.data import CALIBRATION_ROWS, Batches, Inputs
-from penstock.shrink.files import SavedModel, export_program
-from penstock.shrink.kit import kit_of
-from penstock.shrink.spill import Spilled
 
 LITE_MODES = (None, "float16", "int8", "int8-dynamic", "int8-static")
 
@@ -40,7 +40,7 @@ def export_lite(
         mode = "int8-static" if calibration is not None else "int8-dynamic"
     if mode == "int8-static" and calibration is None:
         raise InvalidInput("int8-static measures activations first: pass calibration (or data).")
-    if not isinstance(model, SavedModel) and kit_of(model).name != "keras":
+    if not isinstance(model, SavedModel) and framework_of(model).name != "keras":
         raise InvalidInput("LiteRT files are made from Keras models and SavedModels. Export a torch module to .onnx.")
     with tempfile.TemporaryDirectory(prefix="penstock-export-") as folder:
         spec = {"model": _source(model, folder), "out": str(path), "mode": mode, "calibration": f"{folder}/rows"}
@@ -59,7 +59,7 @@ def export_onnx(model: object, path: str | Path, example: Inputs | None = None, 
         raise InvalidInput(
             "A SavedModel becomes a .tflite file; ONNX files are made from .keras files and torch modules."
         )
-    if kit_of(model).name == "keras":
+    if framework_of(model).name == "keras":
         with tempfile.TemporaryDirectory(prefix="penstock-export-") as folder:
             _convert({"model": _source(model, folder), "out": str(path)}, "torch", timeout_s)
         return Path(path)
@@ -74,7 +74,9 @@ def export_onnx(model: object, path: str | Path, example: Inputs | None = None, 
 def _source(model: Any, folder: str) -> str:
     if isinstance(model, SavedModel):
         return str(model.path)
-    if any(getattr(layer, "quantization_mode", None) for layer in model._flatten_layers()):
+    from penstock.guard.keras.private import all_layers
+
+    if any(getattr(layer, "quantization_mode", None) for layer in all_layers(model)):
         raise InvalidInput(
             "A model that Keras quantized cannot be converted. Convert the float model, and name the mode."
         )
@@ -86,6 +88,6 @@ def _convert(spec: dict[str, Any], backend: str, timeout_s: float) -> None:
     out = Path(spec["out"])
     out.parent.mkdir(parents=True, exist_ok=True)
     try:
-        run_child("penstock.shrink.convert", spec, env={"KERAS_BACKEND": backend}, timeout_s=timeout_s)
+        run_child("penstock.compress.child.convert", spec, env={"KERAS_BACKEND": backend}, timeout_s=timeout_s)
     except ChildFailed as error:
         raise InvalidInput(f"The model cannot be converted to {out.suffix}: {error}") from error

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from penstock.compress.data import Inputs, arrays
+from penstock.compress.framework import framework_of
 from penstock.core.errors import BadData, InvalidInput, NotFound, PenstockError
 from penstock.core.user_code import function_of, load_module
-from penstock.shrink.data import Inputs, arrays
-from penstock.shrink.kit import kit_of
 
 KERAS_FILES = (".keras", ".h5")
 
@@ -86,7 +86,7 @@ def _built(module_path: Path, function: str, weights: str | Path | None) -> Any:
     model = call_function(module_path, function)
     if weights is None:
         return model
-    if kit_of(model).name == "keras":
+    if framework_of(model).name == "keras":
         try:
             model.load_weights(weights)
         except Exception as error:
@@ -122,7 +122,7 @@ def save_model(model: Any, path: str | Path, example: Inputs | None = None) -> P
     """Write a model so that its own framework opens it without penstock: .keras, .pt2, or .pt (TorchScript)."""
     place = Path(path)
     place.parent.mkdir(parents=True, exist_ok=True)
-    if kit_of(model).name == "keras":
+    if framework_of(model).name == "keras":
         if place.suffix not in KERAS_FILES:
             raise InvalidInput(f"A Keras model is written to .keras, .tflite or .onnx, not {place.name!r}.")
         model.save(place)
@@ -153,7 +153,7 @@ def export_program(model: Any, example: Inputs) -> Any:
     """The module as a torch program for any number of rows."""
     import torch
 
-    from penstock.shrink.torch_kit import set_mode
+    from penstock.compress.torch.framework import set_mode
 
     set_mode(model, False)
     positional, named = _call(example)
@@ -187,14 +187,14 @@ def _save_pt2(model: Any, path: Path, example: Inputs) -> None:
 def _save_script(model: Any, path: Path, example: Inputs) -> None:
     import torch
 
-    from penstock.shrink.torch_kit import set_mode
+    from penstock.compress.torch.framework import set_mode
 
     set_mode(model, False)
     positional, named = _call(example)
     given: dict[str, Any] = {"example_kwarg_inputs": named} if named else {"example_inputs": positional}
     with torch.inference_mode(False), torch.no_grad():
         made: Any = torch.jit.trace(model, **given)  # type: ignore[no-untyped-call]
-        torch.jit.save(made, str(path))  # type: ignore[no-untyped-call]
+        torch.jit.save(made, str(path))
 
 
 def _short(error: BaseException) -> str:

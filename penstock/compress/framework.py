@@ -1,7 +1,7 @@
 """What shrinking asks of a framework.
 
 Covers: the protocol, the loss in words, and finding the framework a model belongs to.
-Does not cover: any framework (keras_kit.py, torch_kit.py).
+Does not cover: any framework (compress/keras/framework.py, compress/torch/framework.py).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from penstock.compress.data import Array, Inputs, Outputs, Task
+from penstock.compress.thin.channels import Mask, Trace
 from penstock.core.errors import InvalidInput
-from penstock.shrink.channels import Mask, Trace
-from penstock.shrink.data import Array, Inputs, Outputs, Task
 
 Output = Literal["logits", "probabilities"]
 
@@ -34,7 +34,7 @@ Goals = Mapping[str, Loss]
 
 
 @dataclass(frozen=True)
-class Kernel:
+class PrunableWeight:
     """One weight that pruning may thin. `axis` is that of its inputs, along which N:M groups lie."""
 
     name: str
@@ -68,7 +68,7 @@ class Kit(Protocol):
 
     def trainer(self, model: Any, goals: Goals, learning_rate: float) -> Trainer: ...
 
-    def kernels(self, model: Any) -> list[Kernel]: ...
+    def kernels(self, model: Any) -> list[PrunableWeight]: ...
 
     def parameters(self, model: Any) -> int: ...
 
@@ -81,16 +81,16 @@ class Kit(Protocol):
     def rebuild(self, model: Any, trace: Trace, keep: Mask, *, copy_weights: bool) -> Any: ...
 
 
-def kit_of(model: object) -> Kit:
+def framework_of(model: object) -> Kit:
     """The framework of a model, found without importing the ones it does not belong to."""
     packages = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
     # A Keras model on the torch backend is a torch module as well, so Keras is asked first.
     if "keras" in packages:
-        from penstock.shrink.keras_kit import KerasKit
+        from penstock.compress.keras.framework import KerasKit
 
         return KerasKit()
     if "torch" in packages:
-        from penstock.shrink.torch_kit import TorchKit
+        from penstock.compress.torch.framework import TorchKit
 
         return TorchKit()
     raise InvalidInput(

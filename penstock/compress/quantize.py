@@ -1,17 +1,18 @@
 """Quantization by one name for Keras and torch models in memory.
 
 Covers: choosing the framework's way.
-Does not cover: the ways themselves (keras_quantize.py, torch_quantize.py), quantized LiteRT files (export.py).
+Does not cover: the ways themselves (compress/keras/quantize.py, compress/torch/quantize.py), quantized LiteRT files
+(export.py).
 """
 
 from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from penstock.compress.data import Batches
+from penstock.compress.framework import framework_of
+from penstock.compress.train import Fit
 from penstock.core.events import events
-from penstock.shrink.data import Batches
-from penstock.shrink.kit import kit_of
-from penstock.shrink.train import Fit
 
 ModelT = TypeVar("ModelT")
 
@@ -32,11 +33,11 @@ def quantized(
     model: Any, mode: str, *, calibration: Batches | None = None, fit: Fit | None = None
 ) -> tuple[Any, list[str]]:
     """As `quantize`, with what there is to know about the result."""
-    kit = kit_of(model)
+    kit = framework_of(model)
     if kit.name == "torch":
-        from penstock.shrink.torch_quantize import quantize_torch as framework
+        from penstock.compress.torch.quantize import quantize_torch as framework
     else:
-        from penstock.shrink.keras_quantize import quantize_keras as framework
+        from penstock.compress.keras.quantize import quantize_keras as framework
     made, notes = framework(model, mode, data=calibration, fit=fit)
     events.emit("shrink.quantize", kit.name, mode=mode, notes=notes)
     return made, notes

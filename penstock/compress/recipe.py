@@ -81,7 +81,7 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Target:
+class SizeTarget:
     """A size that the file (`to`) or inference (`peak`) must not exceed, in bytes."""
 
     to: int | None = None

@@ -1,7 +1,7 @@
 """The cheapest combination that meets a size, with the smallest loss.
 
 Covers: which combinations are worth trying, in which order, and when to stop.
-Does not cover: building, training and measuring one (work.py), showing the trials (frontier.py).
+Does not cover: building, training and measuring one (execute.py), showing the trials (frontier.py).
 
 Wider models lose less than narrower ones, and precise numbers less than coarse ones; so for each width, widest
 first, the most precise storage that meets the target is trained. A file is never smaller than its weights, so
@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from penstock.compress.child.probe import ModelFacts
+from penstock.compress.child.process import ChildFailed
+from penstock.compress.recipe import Recipe, SizeTarget
+from penstock.compress.result.frontier import Trial, best
 from penstock.core.errors import InvalidInput, PenstockError
 from penstock.core.sizes import size
-from penstock.shrink.child import ChildFailed
-from penstock.shrink.frontier import Trial, best
-from penstock.shrink.probe import Facts
-from penstock.shrink.recipe import Recipe, Target
 
 WIDTHS = (1.0, 0.75, 0.5, 0.375, 0.25, 0.125)
 WEIGHT_NBYTES = {None: 4.0, "float16": 2.0, "int8": 1.0, "int4": 0.5}
@@ -30,29 +30,30 @@ PATIENCE = 2
 
 @dataclass(frozen=True)
 class Workshop:
-    """What a search needs to have done: each function is given by work.py, so that deciding stays free of frameworks.
+    """What a search needs to have done: each function is given by execute.py, so that deciding stays free of
+    frameworks.
 
-    `sketch` writes and measures an untrained model, `finish` trains it first; both are told the seconds that are left.
+    `sketch` writes and measures an untrained model, `finish` trains it first; both are given the seconds that are left.
     `weights_only`: quantized files of this kind compute in float32, so their peak falls by their weights at most.
     """
 
     build: Callable[[Recipe], Any]
     parameters: Callable[[Any], int]
-    sketch: Callable[[Any, Recipe, float], Facts]
-    finish: Callable[[Any, Recipe, float], Facts]
+    sketch: Callable[[Any, Recipe, float], ModelFacts]
+    finish: Callable[[Any, Recipe, float], ModelFacts]
     weights_only: bool = False
 
 
 class TargetMissed(PenstockError):
     """No combination met the target. `trials` holds all that were tried, `closest` the one that came nearest."""
 
-    def __init__(self, trials: Sequence[Trial], target: Target) -> None:
+    def __init__(self, trials: Sequence[Trial], target: SizeTarget) -> None:
         self.trials, self.target = tuple(trials), target
         self.closest = closest(trials, target)
         super().__init__(_missed(trials, target, self.closest))
 
 
-def search(shop: Workshop, start: Recipe, target: Target, modes: Sequence[str | None]) -> list[Trial]:
+def search(shop: Workshop, start: Recipe, target: SizeTarget, modes: Sequence[str | None]) -> list[Trial]:
     """Trials in the order in which they were made. Raises TargetMissed when none meets the target in time."""
     end = time.monotonic() + target.time_limit_s
     trials: list[Trial] = []
@@ -71,7 +72,7 @@ def search(shop: Workshop, start: Recipe, target: Target, modes: Sequence[str | 
 
 
 def _at_width(
-    shop: Workshop, recipe: Recipe, target: Target, modes: Sequence[str | None], end: float, trials: list[Trial]
+    shop: Workshop, recipe: Recipe, target: SizeTarget, modes: Sequence[str | None], end: float, trials: list[Trial]
 ) -> bool:
     try:
         model = shop.build(recipe)
@@ -106,7 +107,7 @@ def _at_width(
     return False
 
 
-def _hopeless(target: Target, weights: float, floor: float) -> str:
+def _hopeless(target: SizeTarget, weights: float, floor: float) -> str:
     """Why a combination need not be built; empty when it may fit. `floor` is the peak without any weights."""
     if target.to is not None and weights > target.to:
         return f"its weights alone are {size(int(weights))}"
@@ -115,17 +116,17 @@ def _hopeless(target: Target, weights: float, floor: float) -> str:
     return ""
 
 
-def meets(facts: Facts, target: Target) -> bool:
+def meets(facts: ModelFacts, target: SizeTarget) -> bool:
     """Whether measured sizes are within the target."""
     small = target.to is None or facts.file_nbytes <= target.to
     light = target.peak is None or (facts.inference_nbytes is not None and facts.inference_nbytes <= target.peak)
     return small and light
 
 
-def closest(trials: Sequence[Trial], target: Target) -> Trial | None:
+def closest(trials: Sequence[Trial], target: SizeTarget) -> Trial | None:
     """The trial that exceeds the target by the smallest factor."""
 
-    def excess(facts: Facts) -> float:
+    def excess(facts: ModelFacts) -> float:
         over = [facts.file_nbytes / target.to] if target.to else []
         return max(over + ([(facts.inference_nbytes or 0) / target.peak] if target.peak else []), default=0.0)
 
@@ -134,7 +135,7 @@ def closest(trials: Sequence[Trial], target: Target) -> Trial | None:
     )
 
 
-def _missed(trials: Sequence[Trial], target: Target, nearest: Trial | None) -> str:
+def _missed(trials: Sequence[Trial], target: SizeTarget, nearest: Trial | None) -> str:
     goals = [f"a file of {size(target.to)}"] if target.to is not None else []
     wanted = " and ".join(goals + ([f"an inference peak of {size(target.peak)}"] if target.peak is not None else []))
     if nearest is None or nearest.facts is None:

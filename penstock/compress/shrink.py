@@ -1,7 +1,7 @@
 """One call for all ways of shrinking.
 
 Covers: checking what is asked for, then carrying out a recipe or a search.
-Does not cover: the work (work.py), any one way (width.py, prune.py, quantize.py, distill.py).
+Does not cover: the work (execute.py), any one way (width.py, prune.py, quantize.py, distill.py).
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
+from penstock.compress.child.spill import Spilled
+from penstock.compress.data import Batches, arrays, by_output, first, rows
+from penstock.compress.execute import MODES, Work
+from penstock.compress.files import SavedModel, open_model
+from penstock.compress.framework import framework_of
+from penstock.compress.recipe import Recipe, SizeTarget, Ways
+from penstock.compress.result.report import Shrunk
 from penstock.core.errors import InvalidInput, PenstockError
 from penstock.core.sizes import Size, parse_size
-from penstock.shrink.data import Batches, arrays, by_output, first, rows
-from penstock.shrink.files import SavedModel, open_model
-from penstock.shrink.kit import kit_of
-from penstock.shrink.recipe import Recipe, Target, Ways
-from penstock.shrink.report import Shrunk
-from penstock.shrink.spill import Spilled
-from penstock.shrink.work import MODES, Work
 
 KERAS_OUT, TORCH_OUT = (".keras", ".tflite", ".onnx"), (".pt2", ".pt", ".onnx")
 
@@ -29,7 +29,7 @@ class _Asked:
     """One call, as it was made."""
 
     recipe: Recipe
-    target: Target
+    target: SizeTarget
     out: Path
     export: str | None
     has_data: bool
@@ -60,7 +60,9 @@ def shrink(
 
     Example: ps.shrink("model.keras", out="small.keras", data=train, held_out=test, width=0.5, distill=True, epochs=3)
     """
-    target = Target(None if to is None else parse_size(to), None if peak is None else parse_size(peak), time_limit_s)
+    target = SizeTarget(
+        None if to is None else parse_size(to), None if peak is None else parse_size(peak), time_limit_s
+    )
     asked = _Asked(Recipe(**ways), target, Path(out), export, data is not None, held_out is not None)
     owned = isinstance(model, (str, Path))
     if isinstance(model, (str, Path)):
@@ -87,7 +89,7 @@ def _check(model: Any, asked: _Asked) -> None:
     if isinstance(model, SavedModel):
         _check_saved_model(asked)
         return
-    kit = kit_of(model)
+    kit = framework_of(model)
     kinds = KERAS_OUT if kit.name == "keras" else TORCH_OUT
     if out.suffix not in kinds:
         raise InvalidInput(f"A {kit.name} model is written to {', '.join(kinds)}; {out.name!r} is none of them.")
@@ -122,7 +124,7 @@ def _try(model: Any, data: Batches | None, held_out: Batches | None) -> None:
             continue
         x, y = first(batches, what)
         try:
-            made = kit_of(model).predict(model, rows(x, 0, 2))
+            made = framework_of(model).predict(model, rows(x, 0, 2))
         except PenstockError:
             raise
         except Exception as error:
@@ -136,9 +138,9 @@ def _try(model: Any, data: Batches | None, held_out: Batches | None) -> None:
 
 def _fixed_rows(model: Any) -> str:
     """What to do about the usual reason why a .pt2 program refuses a batch."""
-    if kit_of(model).name != "torch":
+    if framework_of(model).name != "torch":
         return ""
-    from penstock.shrink.torch_trace import is_exported
+    from penstock.compress.torch.trace import is_exported
 
     remedy = " If it was exported for one number of rows, export it again with a torch.export.Dim for the first axis."
     return remedy if is_exported(model) else ""

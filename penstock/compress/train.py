@@ -1,7 +1,7 @@
 """Training a model on streamed batches.
 
 Covers: fine-tuning with labels or a teacher, a loss for every output, how a model's outputs are to be read.
-Does not cover: memory recovery while training large models (guard/), what a step does in a framework (kit.py),
+Does not cover: memory recovery while training large models (guard/), what a step does in a framework (framework.py),
 judging (score.py).
 """
 
@@ -14,9 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.core.errors import InvalidInput
-from penstock.core.events import events
-from penstock.shrink.data import (
+from penstock.compress.data import (
     Array,
     Batches,
     Inputs,
@@ -29,7 +27,9 @@ from penstock.shrink.data import (
     pairs,
     task_of,
 )
-from penstock.shrink.kit import Goals, Kit, Loss, Output
+from penstock.compress.framework import Goals, Kit, Loss, Output
+from penstock.core.errors import InvalidInput
+from penstock.core.events import events
 
 Teach = Callable[[Inputs], Outputs]
 

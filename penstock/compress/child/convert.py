@@ -1,4 +1,4 @@
-"""The child process that converts a Keras model: `python -m penstock.shrink.convert SPEC.json`.
+"""The child process that converts a Keras model: `python -m penstock.compress.child.convert SPEC.json`.
 
 Covers: LiteRT files (float32, float16, dynamic and full int8) and ONNX files.
 Does not cover: choosing what to convert (export.py).
@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from penstock.shrink.data import arrays, count, rows
-from penstock.shrink.spill import Spilled
+from penstock.compress.child.spill import Spilled
+from penstock.compress.data import arrays, count, rows
 
 
 def _representative(folder: str, takes: Mapping[str, Any]) -> Iterator[dict[str, np.ndarray[Any, Any]]]:

@@ -1,4 +1,4 @@
-"""The child process that measures a model file: `python -m penstock.shrink.measure SPEC.json`.
+"""The child process that measures a model file: `python -m penstock.compress.child.measure SPEC.json`.
 
 Covers: peak memory of inference or training, latency, and the held-out score of the file as it lies on disk.
 Does not cover: starting the child (probe.py), reporting (report.py).
@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from penstock.shrink.data import Array, by_output, count, first, labels
-from penstock.shrink.files import KERAS_FILES, open_model
-from penstock.shrink.kit import Loss, kit_of
-from penstock.shrink.runtimes import open_pickle, runner
-from penstock.shrink.score import score
-from penstock.shrink.spill import Spilled
-from penstock.shrink.train import goals_of
+from penstock.compress.child.runtimes import open_pickle, runner
+from penstock.compress.child.spill import Spilled
+from penstock.compress.data import Array, by_output, count, first, labels
+from penstock.compress.files import KERAS_FILES, open_model
+from penstock.compress.framework import Loss, framework_of
+from penstock.compress.result.score import score
+from penstock.compress.train import goals_of
 
 WARM_RUNS, MOST_RUNS, TIMED_S = 3, 50, 3.0
 
@@ -69,7 +69,7 @@ def warm(path: Path, training: bool) -> None:
         torch.export.save(torch.export.export(tiny, (torch.from_numpy(x),)), program)
         program.seek(0)
         torch.export.load(program)
-    kit = kit_of(tiny)
+    kit = framework_of(tiny)
     kit.predict(tiny, x)
     if training:
         kit.trainer(tiny, {"": Loss("classify")}, 1e-3).step(x, np.zeros(2, dtype=np.int64), None)
@@ -104,7 +104,7 @@ def measure_training(path: Path, held_out: Spilled) -> dict[str, Any]:
     base = status_nbytes("VmRSS")
     reset_peak()
     model = open_pickle(path) if path.suffix == ".pkl" else open_model(path)
-    kit = kit_of(model)
+    kit = framework_of(model)
     goals = goals_of(kit, model, x, y)
     trainer = kit.trainer(model, goals, 1e-3)
     targets = {name: labels(part, goals[name].task) for name, part in by_output(y, goals).items()}

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.shrink.child import run_child
-from penstock.shrink.data import Inputs, arrays, first, rows
-from penstock.shrink.files import SavedModel
-from penstock.shrink.kit import kit_of
-from penstock.shrink.score import Score
-from penstock.shrink.spill import Spilled
+from penstock.compress.child.process import run_child
+from penstock.compress.child.spill import Spilled
+from penstock.compress.data import Inputs, arrays, first, rows
+from penstock.compress.files import SavedModel
+from penstock.compress.framework import framework_of
+from penstock.compress.result.score import Score
 
 TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True)
-class Facts:
+class ModelFacts:
     """What was measured of one model. None means that it was not measured, never that it is zero."""
 
     file: str
@@ -52,17 +52,17 @@ def measure(
     model: Any = None,
     training: bool = False,
     timeout_s: float = TIMEOUT_S,
-) -> Facts:
+) -> ModelFacts:
     """Measure a model file in child processes. `model`, the one in memory, gives parameters and can be trained."""
     place = Path(path)
     known = model is not None and not isinstance(model, SavedModel)
     facts: dict[str, Any] = {"file": place.name, "file_nbytes": file_nbytes(place)}
     if known:
-        facts["parameters"] = kit_of(model).parameters(model)
+        facts["parameters"] = framework_of(model).parameters(model)
     if held_out is not None:
         spec: dict[str, Any] = {"model": str(place), "held_out": str(held_out.folder), "what": "inference"}
         spec |= _names(model, first(held_out)[0]) if known else {"inputs": [], "outputs": []}
-        seen = run_child("penstock.shrink.measure", spec, env=_surroundings(), timeout_s=timeout_s)
+        seen = run_child("penstock.compress.child.measure", spec, env=_surroundings(), timeout_s=timeout_s)
         facts |= {
             "inference_nbytes": seen["peak_nbytes"], "process_nbytes": seen["process_nbytes"],
             "latency_ms": seen["latency_ms"], "cpu_ms": seen["cpu_ms"], "batch_rows": seen["rows"],
@@ -70,12 +70,12 @@ def measure(
         }  # fmt: skip
         if training and known:
             facts["training_nbytes"] = _training_peak(model, held_out, place)
-    return Facts(**facts)
+    return ModelFacts(**facts)
 
 
 def _names(model: Any, x: Inputs) -> dict[str, Any]:
     """What the model calls its inputs and outputs, in its own order, by which a file's are told apart."""
-    kit = kit_of(model)
+    kit = framework_of(model)
     outputs = [name for name in arrays(kit.predict(model, rows(x, 0, 2))) if name]
     inputs = [tensor.name for tensor in getattr(model, "inputs", [])] if kit.name == "keras" else []
     return {"inputs": inputs, "outputs": outputs}
@@ -87,7 +87,7 @@ def _score(seen: dict[str, Any]) -> Score:
 
 def _training_peak(model: Any, held_out: Spilled, file: Path) -> int:
     with tempfile.TemporaryDirectory(prefix="penstock-measure-") as folder:
-        if kit_of(model).name == "keras":
+        if framework_of(model).name == "keras":
             path = Path(folder, "model.keras")
             model.save(path)
         else:
@@ -100,7 +100,9 @@ def _training_peak(model: Any, held_out: Spilled, file: Path) -> int:
                 # A program that torch.export made, a module that holds a lock or a hook: its file trains as well.
                 path = file
         spec = {"model": str(path), "held_out": str(held_out.folder), "what": "training"}
-        return int(run_child("penstock.shrink.measure", spec, env=_surroundings(), timeout_s=TIMEOUT_S)["peak_nbytes"])
+        return int(
+            run_child("penstock.compress.child.measure", spec, env=_surroundings(), timeout_s=TIMEOUT_S)["peak_nbytes"]
+        )
 
 
 def _surroundings() -> dict[str, str]:

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from penstock.compress.data import Array, Inputs, Outputs, arrays, bare
+from penstock.compress.files import open_model
+from penstock.compress.framework import framework_of
 from penstock.core.errors import InvalidInput
-from penstock.shrink.data import Array, Inputs, Outputs, arrays, bare
-from penstock.shrink.files import open_model
-from penstock.shrink.kit import kit_of
 
 Predict = Callable[[Inputs], Outputs]
 
@@ -32,7 +32,7 @@ def runner(path: Path, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) 
     if path.is_dir():
         return _saved_model(path, inputs, outputs)
     model = open_pickle(path) if path.suffix == ".pkl" else open_model(path)
-    kit = kit_of(model)
+    kit = framework_of(model)
     return lambda x: _renamed(arrays(kit.predict(model, x)), outputs)
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from penstock.compress.data import Array, Batches, Inputs, Pair, arrays, count, pairs, rows
+from penstock.compress.leases import held
 from penstock.core.errors import BadData, InvalidInput
-from penstock.shrink.data import Array, Batches, Inputs, Pair, arrays, count, pairs, rows
-from penstock.shrink.leases import held
 
 
 class Spilled:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 if TYPE_CHECKING:
-    from penstock.shrink.prune import Pruner
+    from penstock.compress.thin.prune import Pruner
 
 
 def pruning_callback(pruner: Pruner, save_to: str | Path | None) -> Any:

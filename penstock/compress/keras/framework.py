@@ -1,7 +1,7 @@
 """Keras 3 models on any of the three backends.
 
 Covers: predicting, training one step at a time, kernels, copies.
-Does not cover: graph surgery (keras_trace.py), quantization (keras_quantize.py).
+Does not cover: graph surgery (trace.py), quantization (quantize.py).
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from penstock.compress.data import Array, Inputs, Outputs, arrays, bare
+from penstock.compress.framework import Goals, Loss, PrunableWeight, Trainer
+from penstock.compress.keras.trace import arrays_of, graph_of, rebuild_keras, trace_keras
+from penstock.compress.thin.channels import Mask, Trace
 from penstock.core.errors import InvalidInput
-from penstock.shrink.channels import Mask, Trace
-from penstock.shrink.data import Array, Inputs, Outputs, arrays, bare
-from penstock.shrink.keras_trace import arrays_of, graph_of, rebuild_keras, trace_keras
-from penstock.shrink.kit import Goals, Kernel, Loss, Trainer
+from penstock.guard.keras.private import all_layers
 
 KERNEL_AXES = {"kernel": -2, "depthwise_kernel": -2, "pointwise_kernel": -2, "recurrent_kernel": -2}
 
@@ -44,7 +45,7 @@ class KerasKit:
     def trainer(self, model: Any, goals: Goals, learning_rate: float) -> Trainer:
         return _KerasTrainer(model, goals, learning_rate)
 
-    def kernels(self, model: Any) -> list[Kernel]:
+    def kernels(self, model: Any) -> list[PrunableWeight]:
         """Every trainable kernel; biases, norms and embeddings stay dense."""
         sums = {id(layer.kernel): _summed_axis(layer.equation) for layer in _einsums(model)}
         found = []
@@ -76,8 +77,8 @@ class KerasKit:
         return rebuild_keras(model, trace, keep, copy_weights=copy_weights)
 
 
-def _kernel(variable: Any, axis: int) -> Kernel:
-    return Kernel(variable.path, axis, tuple(variable.shape), lambda: _numpy(variable), variable.assign)
+def _kernel(variable: Any, axis: int) -> PrunableWeight:
+    return PrunableWeight(variable.path, axis, tuple(variable.shape), lambda: _numpy(variable), variable.assign)
 
 
 def _numpy(variable: Any) -> Array:
@@ -112,7 +113,7 @@ def _ending(tensor: Any) -> str:
 
 
 def _einsums(model: Any) -> list[Any]:
-    return [layer for layer in model._flatten_layers() if type(layer).__name__ == "EinsumDense"]
+    return [layer for layer in all_layers(model) if type(layer).__name__ == "EinsumDense"]
 
 
 def _summed_axis(equation: str) -> int:

@@ -1,7 +1,7 @@
 """How each standard Keras layer treats channels.
 
 Covers: dense, convolution, norm, embedding, recurrent, bidirectional and attention layers, merging and reshaping.
-Does not cover: the graph between layers, building the smaller model (keras_trace.py).
+Does not cover: the graph between layers, building the smaller model (trace.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.shrink.channels import Ids, Trace
+from penstock.compress.thin.channels import Ids, Trace
 
 _PASSING = """
     Activation ReLU LeakyReLU ELU Softmax Dropout SpatialDropout1D SpatialDropout2D SpatialDropout3D GaussianNoise

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.compress.data import Batches
+from penstock.compress.framework import framework_of
+from penstock.compress.keras.trace import graph_of
+from penstock.compress.train import Fit, fine_tune
 from penstock.core.errors import InvalidInput
-from penstock.shrink.data import Batches
-from penstock.shrink.keras_trace import graph_of
-from penstock.shrink.kit import kit_of
-from penstock.shrink.train import Fit, fine_tune
+from penstock.guard.keras.private import all_layers
 
 MODES = ("float16", "int8", "int4", "float8")
 LORA_RANK = 8
@@ -83,7 +84,7 @@ def _tuned(model: Any, twin: Any, data: Batches, fit: Fit) -> Any:
     layers = [layer for layer in _leaves(twin) if getattr(layer, "quantization_mode", None) == "int8"]
     for layer in layers:
         layer.enable_lora(LORA_RANK)
-    fine_tune(kit_of(twin), twin, data, fit)
+    fine_tune(framework_of(twin), twin, data, fit)
     merged, _ = _quantized(model, "int8")
     for old, new in zip(_leaves(twin), _leaves(merged), strict=True):
         if old not in layers:
@@ -104,7 +105,7 @@ def _merge(old: Any, new: Any) -> None:
 
 
 def _leaves(model: Any) -> list[Any]:
-    return [layer for layer in model._flatten_layers(include_self=False) if not hasattr(layer, "_nodes_by_depth")]
+    return [layer for layer in all_layers(model, include_self=False) if not hasattr(layer, "_nodes_by_depth")]
 
 
 def _half(model: Any) -> Any:

@@ -1,7 +1,7 @@
 """Reading the channels of a Keras graph and building the same graph with fewer of them.
 
 Covers: Sequential, functional and nested models, shared layers, several inputs and outputs.
-Does not cover: subclassed models (refused by name), what happens inside layers (keras_layers.py; the channels of custom
+Does not cover: subclassed models (refused by name), what happens inside layers (layers.py; the channels of custom
 ones are left alone).
 """
 
@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from penstock.compress.keras.layers import KerasLayers
+from penstock.compress.thin.channels import Ids, Mask, Slot, Trace, cut
 from penstock.core.errors import InvalidInput
-from penstock.shrink.channels import Ids, Mask, Slot, Trace, cut
-from penstock.shrink.keras_layers import KerasLayers
 
 
 def graph_of(model: Any) -> Any:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from penstock.compress.child.probe import ModelFacts
+from penstock.compress.recipe import Recipe, SizeTarget
 from penstock.core.sizes import size
-from penstock.shrink.probe import Facts
-from penstock.shrink.recipe import Recipe, Target
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Trial:
     """One combination: what it measured, or why it was not trained."""
 
     recipe: Recipe
-    facts: Facts | None
+    facts: ModelFacts | None
     meets: bool
     why: str = ""
 
@@ -66,7 +66,7 @@ def frontier_rows(trials: Sequence[Trial]) -> list[list[str]]:
     return table
 
 
-def plot(trials: Sequence[Trial], target: Target) -> str:
+def plot(trials: Sequence[Trial], target: SizeTarget) -> str:
     """What the target bounds (file, else peak memory) against held-out score as an SVG picture.
 
     The line joins trials that no other one beats in file size and score.
@@ -101,7 +101,7 @@ def plot(trials: Sequence[Trial], target: Target) -> str:
     return "\n".join([*parts, *(_dot(*at(x, y), x, t) for x, y, t in points), "</svg>"])
 
 
-def _bounded(facts: Facts | None, peak: bool) -> int:
+def _bounded(facts: ModelFacts | None, peak: bool) -> int:
     if facts is None:
         return 0
     return (facts.inference_nbytes or 0) if peak else facts.file_nbytes

@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.compress.child.probe import ModelFacts
+from penstock.compress.recipe import Recipe
+from penstock.compress.result.frontier import Trial, frontier_rows
+from penstock.compress.result.score import Score
 from penstock.core.sizes import size
-from penstock.shrink.frontier import Trial, frontier_rows
-from penstock.shrink.probe import Facts
-from penstock.shrink.recipe import Recipe
-from penstock.shrink.score import Score
 
 UNKNOWN = "not measured"
 
@@ -27,8 +27,8 @@ class Shrunk:
     model: Any
     files: tuple[Path, ...]
     recipe: Recipe
-    before: Facts
-    after: tuple[Facts, ...]
+    before: ModelFacts
+    after: tuple[ModelFacts, ...]
     notes: tuple[str, ...] = ()
     trials: tuple[Trial, ...] = ()
 
@@ -50,7 +50,7 @@ class Shrunk:
         table.append(["CPU time, as many rows", *(_show(f.cpu_ms, lambda ms: f"{ms:.2f} ms") for f in columns)])
         return table + self._scores(columns)
 
-    def _scores(self, columns: Sequence[Facts]) -> list[list[str]]:
+    def _scores(self, columns: Sequence[ModelFacts]) -> list[list[str]]:
         """A line for the whole, then one for every output of a model that has several."""
         known = next((facts.score for facts in columns if facts.score), None)
         lines = [[f"{known.metric if known else 'accuracy'}, held out", *(_value(facts.score) for facts in columns)]]

@@ -11,8 +11,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from penstock.compress.data import (
+    Array,
+    Batches,
+    Inputs,
+    Outputs,
+    Task,
+    arrays,
+    by_output,
+    count,
+    labels,
+    pairs,
+    task_of,
+)
 from penstock.core.errors import InvalidInput
-from penstock.shrink.data import Array, Batches, Inputs, Outputs, Task, arrays, by_output, count, labels, pairs, task_of
 
 
 @dataclass(frozen=True)

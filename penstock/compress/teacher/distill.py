@@ -17,15 +17,15 @@ from typing import Any, Literal
 
 import numpy as np
 
+from penstock.compress.data import Array, Batches, Inputs, Outputs, arrays, bare, by_output, first
+from penstock.compress.files import open_model
+from penstock.compress.framework import Kit, Loss, framework_of
+from penstock.compress.quantize import quantized
+from penstock.compress.teacher.logits import DONE, Logits, fingerprint
+from penstock.compress.train import Fit, Teach, fine_tune, goals_of
 from penstock.core.errors import InvalidInput
 from penstock.core.events import events
-from penstock.guard.room import free_nbytes
-from penstock.shrink.data import Array, Batches, Inputs, Outputs, arrays, bare, by_output, first
-from penstock.shrink.files import open_model
-from penstock.shrink.kit import Kit, Loss, kit_of
-from penstock.shrink.logits import DONE, Logits, fingerprint
-from penstock.shrink.quantize import quantized
-from penstock.shrink.train import Fit, Teach, fine_tune, goals_of
+from penstock.guard.recovery.free_memory import free_nbytes
 
 TRAINING_COPIES = 4
 """Weights, gradients and Adam's two moments: what training a student takes for each of its weights, at least."""
@@ -63,7 +63,7 @@ def distill(
 
     Example: distill("teacher.keras", student, ds, temperature=2.0, alpha=0.5, fit=Fit(epochs=3), cache="logits/")
     """
-    kit = kit_of(student)
+    kit = framework_of(student)
     x, y = first(ds)
     losses = taught(goals_of(kit, student, x, y), temperature, alpha)
     way = cache if isinstance(cache, Teacher) else Teacher(cache)
@@ -111,7 +111,7 @@ def _stored(teacher: object, ds: Batches, way: Teacher, folder: Path) -> Logits:
     model = _opened(teacher)
     if way.quantize not in (None, "auto"):
         model, _ = quantized(model, str(way.quantize))
-    mark = fingerprint(kit_of(model).arrays(model).values())
+    mark = fingerprint(framework_of(model).arrays(model).values())
     if (folder / DONE).exists():
         stored = Logits(folder)
         if stored.teacher != mark:
@@ -154,7 +154,7 @@ def _opened(teacher: object) -> Any:
 
 
 def _speaker(model: Any, example: tuple[Inputs, Inputs]) -> Teach:
-    kit = kit_of(model)
+    kit = framework_of(model)
     goals = goals_of(kit, model, *example)
 
     def speak(batch: Inputs) -> Outputs:

@@ -25,9 +25,9 @@ from typing import IO, Any
 
 import numpy as np
 
+from penstock.compress.data import Array, Batches, Inputs, Outputs, arrays, bare, count, pairs, row_keys, rows
+from penstock.compress.leases import held
 from penstock.core.errors import BadData, DataError, InvalidInput
-from penstock.shrink.data import Array, Batches, Inputs, Outputs, arrays, bare, count, pairs, row_keys, rows
-from penstock.shrink.leases import held
 
 Keys = np.ndarray[Any, np.dtype[np.uint64]]
 BEGUN, DONE, KEYS = "begun.json", "about.json", "keys.u64"

@@ -1,7 +1,7 @@
-"""Which channels of a network hang together, and which of them stay.
+"""Channel dependency groups, and which channels stay.
 
 Covers: giving every channel a number, joining numbers that must live and die together, choosing what stays.
-Does not cover: reading a framework's graph (keras_trace.py, torch_trace.py), cutting weights (width.py).
+Does not cover: reading a framework's graph (compress/keras/ and torch/trace.py), cutting weights (width.py).
 
 Each tensor's channel axis is described by an array of channel numbers, one a feature. Flattening 7x7 pixels of
 32 channels is then `tile(ids, 49)`, concatenating is `concatenate`, a residual add joins two arrays element by

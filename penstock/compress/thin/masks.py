@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from penstock.compress.data import Array
+from penstock.compress.thin.channels import Mask
 from penstock.core.errors import InvalidInput
-from penstock.shrink.channels import Mask
-from penstock.shrink.data import Array
 
 
 @dataclass(frozen=True)

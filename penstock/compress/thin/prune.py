@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import weakref
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from penstock.compress.data import Batches, pairs
+from penstock.compress.framework import PrunableWeight, framework_of
+from penstock.compress.leases import held
+from penstock.compress.thin.channels import Mask
+from penstock.compress.thin.masks import Schedule, magnitude_masks, n_m_mask
+from penstock.compress.train import Fit, fine_tune
+from penstock.core.durable import replace_durably
 from penstock.core.errors import BadData, InvalidInput, NotFound
 from penstock.core.events import events
-from penstock.shrink.channels import Mask
-from penstock.shrink.data import Batches, pairs
-from penstock.shrink.kit import Kernel, kit_of
-from penstock.shrink.leases import held
-from penstock.shrink.masks import Schedule, magnitude_masks, n_m_mask
-from penstock.shrink.train import Fit, fine_tune
 
 ModelT = TypeVar("ModelT")
 
@@ -46,7 +46,7 @@ class Pruner:
         scope: Literal["layer", "global"] = "layer",
         n_m: tuple[int, int] | None = None,
     ) -> None:
-        self.kernels: dict[str, Kernel] = {kernel.name: kernel for kernel in kit_of(model).kernels(model)}
+        self.kernels: dict[str, PrunableWeight] = {kernel.name: kernel for kernel in framework_of(model).kernels(model)}
         if not self.kernels:
             raise InvalidInput("The model has no dense or convolution kernel that could be pruned.")
         self.schedule, self.scope, self.n_m = schedule, scope, n_m
@@ -79,7 +79,7 @@ class Pruner:
 
     def callback(self, save_to: str | Path | None = None) -> Any:
         """A Keras callback that takes `step()` after every batch and, with `save_to`, saves masks after every epoch."""
-        from penstock.shrink.keras_callback import pruning_callback
+        from penstock.compress.keras.callback import pruning_callback
 
         return pruning_callback(self, save_to)
 
@@ -107,7 +107,7 @@ class Pruner:
         scratch = target.with_name(target.name + ".new")
         with open(scratch, "wb") as file:
             np.savez(file, about=np.array(json.dumps(about)), **packed)  # type: ignore[arg-type]
-        os.replace(scratch, target)  # a run that dies here leaves the masks of the last save
+        replace_durably(scratch, target)  # a run that dies here leaves the masks of the last save
 
     @classmethod
     def resume(cls, model: object, path: str | Path) -> Pruner:
@@ -168,7 +168,7 @@ class Pruner:
                 self.masks = {n: mask for n, k in self.kernels.items() if (mask := self._one(k, wanted)) is not None}
         events.emit("shrink.prune", "pruner", step=self.steps, kernels=len(self.masks))
 
-    def _one(self, kernel: Kernel, sparsity: float) -> Mask | None:
+    def _one(self, kernel: PrunableWeight, sparsity: float) -> Mask | None:
         if self.n_m is not None:
             return n_m_mask(kernel.read(), *self.n_m, kernel.axis)
         return magnitude_masks({"": kernel.read()}, sparsity, scope=self.scope)[""]
@@ -185,7 +185,7 @@ def prune(
     **tuning: Any,
 ) -> ModelT:
     """A copy of the model, thinned while it trains on `data`: sparsity grows over the first half of the steps."""
-    kit, fit = kit_of(model), fit or Fit()
+    kit, fit = framework_of(model), fit or Fit()
     small = kit.copy(model)
     batches = sum(1 for _ in pairs(data))
     half = batches * fit.epochs // 2

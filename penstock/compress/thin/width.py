@@ -1,18 +1,19 @@
 """Narrower networks: the same graph with fewer channels.
 
 Covers: scaling all widths, and removing the least important channels so that memory and time really fall.
-Does not cover: following channels (channels.py, keras_trace.py, torch_trace.py), zeroing single weights (prune.py).
+Does not cover: following channels (channels.py, compress/keras/ and torch/trace.py), zeroing single weights
+(prune.py).
 """
 
 from __future__ import annotations
 
 from typing import Any, Literal, TypeVar
 
+from penstock.compress.data import Inputs
+from penstock.compress.framework import framework_of
+from penstock.compress.thin.channels import Scope, Trace
 from penstock.core.errors import InvalidInput
 from penstock.core.events import events
-from penstock.shrink.channels import Scope, Trace
-from penstock.shrink.data import Inputs
-from penstock.shrink.kit import kit_of
 
 ModelT = TypeVar("ModelT")
 
@@ -58,13 +59,13 @@ def remove_channels(
 
 def left_alone(model: object, example: Inputs | None = None) -> list[str]:
     """Why some channels of a model cannot be removed, in sentences that name the layers."""
-    return kit_of(model).trace(model, example).notes
+    return framework_of(model).trace(model, example).notes
 
 
 def _cut(model: Any, keep: float, scope: Scope, multiple: int, example: Inputs | None, copy_weights: bool) -> Any:
     if multiple < 1:
         raise InvalidInput(f"multiple must be 1 or more, not {multiple}.")
-    kit = kit_of(model)
+    kit = framework_of(model)
     trace: Trace = kit.trace(model, example)
     stays = trace.keep(trace.scores(kit.arrays(model)), keep, scope=scope, multiple=multiple)
     small = kit.rebuild(model, trace, stays, copy_weights=copy_weights)

@@ -1,7 +1,7 @@
 """torch modules.
 
 Covers: predicting, training one step at a time, kernels, copies.
-Does not cover: graph surgery (torch_trace.py), quantization (torch_quantize.py).
+Does not cover: graph surgery (trace.py), quantization (quantize.py).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from penstock.compress.data import Array, Inputs, Outputs, arrays, bare
+from penstock.compress.framework import Goals, Loss, PrunableWeight, Trainer
+from penstock.compress.thin.channels import Mask, Trace
+from penstock.compress.torch.trace import is_exported, rebuild_torch, torch_arrays, trace_torch
 from penstock.core.errors import InvalidInput
-from penstock.shrink.channels import Mask, Trace
-from penstock.shrink.data import Array, Inputs, Outputs, arrays, bare
-from penstock.shrink.kit import Goals, Kernel, Loss, Trainer
-from penstock.shrink.torch_trace import is_exported, rebuild_torch, torch_arrays, trace_torch
 
 
 class TorchKit:
@@ -50,13 +50,13 @@ class TorchKit:
     def trainer(self, model: Any, goals: Goals, learning_rate: float) -> Trainer:
         return _TorchTrainer(model, goals, learning_rate)
 
-    def kernels(self, model: Any) -> list[Kernel]:
+    def kernels(self, model: Any) -> list[PrunableWeight]:
         """Every trainable weight of two axes or more, except embeddings."""
         import torch
 
         tables = {id(m.weight) for m in model.modules() if isinstance(m, (torch.nn.Embedding, torch.nn.EmbeddingBag))}
         return [
-            Kernel(name, 1, tuple(weight.shape), partial(_numpy, weight), partial(_fill, weight))
+            PrunableWeight(name, 1, tuple(weight.shape), partial(_numpy, weight), partial(_fill, weight))
             for name, weight in model.named_parameters()
             if weight.ndim >= 2 and weight.requires_grad and id(weight) not in tables
         ]

@@ -2,7 +2,7 @@
 
 Covers: dense, convolution, norm, embedding, recurrent, attention and transformer layers: which arrays follow which
 channels, and which sizes in the layer change with them.
-Does not cover: the graph between layers (torch_walk.py), cutting weights (torch_trace.py).
+Does not cover: the graph between layers (walk.py), cutting weights (trace.py).
 
 torch's attention makes its width of heads x head size, and that width is the one of the stream it reads. So heads
 go together with channels of the stream, in whole heads. Recurrent layers have one size for all their layers and both
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.shrink.channels import Ids, Tie, Trace
+from penstock.compress.thin.channels import Ids, Tie, Trace
 
 CONVS = frozenset(["Conv1d", "Conv2d", "Conv3d"])
 TRANSPOSED = frozenset(["ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"])

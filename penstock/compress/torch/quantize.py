@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from torch.nn.utils import parametrize
 
+from penstock.compress.data import CALIBRATION_ROWS, Batches, Head, arrays, first
+from penstock.compress.torch.framework import TorchKit, call
+from penstock.compress.torch.trace import is_exported
+from penstock.compress.train import Fit, fine_tune
 from penstock.core.errors import InvalidInput
-from penstock.shrink.data import CALIBRATION_ROWS, Batches, Head, arrays, first
-from penstock.shrink.torch_kit import TorchKit, call
-from penstock.shrink.torch_trace import is_exported
-from penstock.shrink.train import Fit, fine_tune
 
 WEIGHT_ONLY = ("float16", "float8", "int8", "int4")
 MODES = (*WEIGHT_ONLY, "int8-dynamic", "int8-static")

@@ -1,7 +1,7 @@
 """Reading the channels of a torch module and cutting it to fewer of them.
 
 Covers: modules that torch.fx can trace, with one or several inputs and outputs, made of standard layers.
-Does not cover: data-dependent Python in forward (refused by name), what follows channels (torch_walk.py).
+Does not cover: data-dependent Python in forward (refused by name), what follows channels (walk.py).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from penstock.compress.data import Inputs, arrays
+from penstock.compress.thin.channels import Mask, Slot, Trace, cut
+from penstock.compress.torch.walk import GraphWalk
 from penstock.core.errors import InvalidInput
-from penstock.shrink.channels import Mask, Slot, Trace, cut
-from penstock.shrink.data import Inputs, arrays
-from penstock.shrink.torch_walk import Walk
 
 
 def trace_torch(model: Any, example: Inputs) -> Trace:
@@ -42,7 +42,7 @@ def trace_torch(model: Any, example: Inputs) -> Trace:
             f"{type(model).__name__} cannot be traced, so its widths cannot change: {type(error).__name__}: {error}. "
             "Write forward without decisions on tensor values, or pass a smaller module of your own to distill()."
         ) from error
-    return Walk(graph).run()
+    return GraphWalk(graph).run()
 
 
 def is_exported(model: Any) -> bool:

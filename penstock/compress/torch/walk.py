@@ -1,7 +1,7 @@
 """Following channels through the graph of a torch module.
 
 Covers: residual adds, concatenation, flattening, slicing, transposing, learned constants, calls with several tensors.
-Does not cover: what happens inside a layer (torch_layers.py), making the graph (torch_trace.py).
+Does not cover: what happens inside a layer (layers.py), making the graph (trace.py).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from penstock.shrink.channels import Ids, Trace
-from penstock.shrink.torch_layers import LAST, TorchLayers
+from penstock.compress.thin.channels import Ids, Trace
+from penstock.compress.torch.layers import LAST, TorchLayers
 
 _MODULES = """
     ReLU ReLU6 LeakyReLU ELU GELU SiLU Mish Hardswish Hardsigmoid Sigmoid Tanh Softplus Softmax LogSoftmax Identity
@@ -30,26 +30,26 @@ REDUCING_CALLS = frozenset(["mean", "sum", "amax", "amin"])
 
 
 @dataclass(frozen=True)
-class Flow:
+class ChannelFlow:
     """A tensor's channel numbers and the axis they lie on."""
 
     ids: Ids
     axis: int
 
 
-Bundle = tuple["Flow | Bundle | None", ...]
+Bundle = tuple["ChannelFlow | Bundle | None", ...]
 """What a layer that returns a tuple gave; None for a part that has no channels."""
 
 
-class Walk:
+class GraphWalk:
     """Goes through an fx graph in order; `made` remembers modules that are called more than once."""
 
     def __init__(self, graph: Any) -> None:
         self.graph, self.trace = graph, Trace()
         self.layers = TorchLayers(self.trace)
-        self.flows: dict[Any, Flow] = {}
+        self.flows: dict[Any, ChannelFlow] = {}
         self.bundles: dict[Any, Bundle] = {}
-        self.made: dict[str, tuple[list[Ids], Flow | Bundle]] = {}
+        self.made: dict[str, tuple[list[Ids], ChannelFlow | Bundle]] = {}
 
     def run(self) -> Trace:
         for node in self.graph.graph.nodes:
@@ -71,18 +71,18 @@ class Walk:
                 self.unknown(node, "constants keep their sizes")
             return
         made = self.module(node) if node.op == "call_module" else self.call(node)
-        if isinstance(made, Flow):
+        if isinstance(made, ChannelFlow):
             self.flows[node] = made
         elif made is not None:
             self.bundles[node] = made
         else:
             self.leave(node)
 
-    def unknown(self, node: Any, reason: str) -> Flow:
+    def unknown(self, node: Any, reason: str) -> ChannelFlow:
         """A tensor about whose channels nothing is known but that they stay."""
         shape = _shape(node) or (1, 1)
         axis = min(1, len(shape) - 1)
-        self.flows[node] = Flow(self.trace.channels.fresh(shape[axis] if shape else 1, node.name), axis)
+        self.flows[node] = ChannelFlow(self.trace.channels.fresh(shape[axis] if shape else 1, node.name), axis)
         self.trace.channels.pin(self.flows[node].ids, reason)
         return self.flows[node]
 
@@ -128,7 +128,7 @@ class Walk:
     def constant(self, node: Any, axis: int, shape: tuple[int, ...]) -> Ids:
         """A parameter or buffer that forward uses itself, such as a position table, is cut with what it is added to."""
         ids = self.trace.channels.fresh(shape[axis], node.name)
-        self.flows[node] = Flow(ids, axis)
+        self.flows[node] = ChannelFlow(ids, axis)
         path, _, name = str(node.target).rpartition(".")
         if name.startswith("_tensor_constant"):  # made by tracing; the module itself does not hold it
             self.trace.leave(ids, f"A tensor that forward makes of numbers keeps its size, and {node.name!r} is one.")
@@ -136,13 +136,15 @@ class Walk:
             self.trace.slot((path, name), axis, ids)
         return ids
 
-    def token(self, node: Any) -> Flow:
+    def token(self, node: Any) -> ChannelFlow:
         """A learned constant that is repeated for every row: its channels lie on its last axis that is not 1."""
         axes = [axis for axis, count in enumerate(_shape(node.args[0]) or ()) if count > 1]
         ids = self.ids_on(node.args[0], axes[-1] if axes else -1)
-        return Flow(ids, len(_shape(node) or ()) - len(_shape(node.args[0]) or ()) + self.flows[node.args[0]].axis)
+        return ChannelFlow(
+            ids, len(_shape(node) or ()) - len(_shape(node.args[0]) or ()) + self.flows[node.args[0]].axis
+        )
 
-    def call(self, node: Any) -> Flow | Bundle | None:
+    def call(self, node: Any) -> ChannelFlow | Bundle | None:
         """An operation that is not a layer."""
         name, shape = _name(node), _shape(node)
         sources = [n for n in node.all_input_nodes if n in self.flows]
@@ -158,11 +160,11 @@ class Walk:
             return self.concatenate(node, shape)
         return self.reshaped(node, name, sources[0]) if sources[0] is node.args[0] else None
 
-    def part(self, node: Any) -> Flow | Bundle | None:
+    def part(self, node: Any) -> ChannelFlow | Bundle | None:
         picked = self.bundles[node.args[0]][node.args[1]]
         return self.unknown(node, "attention weights keep their sizes") if picked is None else picked
 
-    def reshaped(self, node: Any, name: str, source: Any) -> Flow | None:
+    def reshaped(self, node: Any, name: str, source: Any) -> ChannelFlow | None:
         """An operation that moves, drops or joins axes."""
         flow, rank = self.flows[source], len(_shape(source) or ())
         arguments = node.args[1:]
@@ -176,7 +178,7 @@ class Walk:
         open_view = name in ("view", "reshape") and tuple(arguments[1:]) == (-1,) and not isinstance(start, int)
         return self.flatten(node, source) if open_view or (name == "flatten" and start == 1) else None
 
-    def merge(self, node: Any, shape: tuple[int, ...]) -> Flow | None:
+    def merge(self, node: Any, shape: tuple[int, ...]) -> ChannelFlow | None:
         sources = [n for n in node.all_input_nodes if _shape(n) is not None]
         whole = next((n for n in sources if n in self.flows and _shape(n) == shape), None)
         if whole is None:
@@ -191,9 +193,9 @@ class Walk:
                 self.trace.channels.join(first, self.ids_on(other, there), f"{node.name!r}")
             elif other in self.flows and self.flows[other].axis != there and len(self.flows[other].ids) > 1:
                 self.trace.channels.pin(self.flows[other].ids, f"{node.name!r} spreads it over another axis")
-        return Flow(first, axis)
+        return ChannelFlow(first, axis)
 
-    def concatenate(self, node: Any, shape: tuple[int, ...]) -> Flow | None:
+    def concatenate(self, node: Any, shape: tuple[int, ...]) -> ChannelFlow | None:
         parts = list(node.args[0])
         axis = (node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % len(shape)
         if any(_shape(part) is None for part in parts):
@@ -201,22 +203,22 @@ class Walk:
         followed = [part for part in parts if part in self.flows]
         known = next((part for part in followed if self.flows[part].axis != axis), followed[0])
         if self.flows[known].axis == axis:
-            return Flow(np.concatenate([self.ids_on(part, axis) for part in parts]), axis)
+            return ChannelFlow(np.concatenate([self.ids_on(part, axis) for part in parts]), axis)
         across = self.flows[known].axis  # tokens are put one after the other: all have the same channels
         for part in parts:
             self.trace.channels.join(self.flows[known].ids, self.ids_on(part, across), f"{node.name!r}")
         return self.flows[known]
 
-    def flatten(self, node: Any, source: Any) -> Flow | None:
+    def flatten(self, node: Any, source: Any) -> ChannelFlow | None:
         flow, before, shape = self.flows[source], _shape(source), _shape(node)
         if before is None or shape is None or len(shape) != 2:
             return None
         other = shape[1] // len(flow.ids)
         if flow.axis == len(before) - 1:
-            return Flow(np.tile(flow.ids, other), 1)
-        return Flow(np.repeat(flow.ids, other), 1) if flow.axis == 1 else None
+            return ChannelFlow(np.tile(flow.ids, other), 1)
+        return ChannelFlow(np.repeat(flow.ids, other), 1) if flow.axis == 1 else None
 
-    def module(self, node: Any) -> Flow | Bundle | None:
+    def module(self, node: Any) -> ChannelFlow | Bundle | None:
         path, layer = str(node.target), self.graph.get_submodule(node.target)
         kind = type(layer).__name__ if type(layer).__module__.startswith("torch.nn.") else ""
         source = node.args[0] if node.args else None
@@ -253,30 +255,30 @@ class Walk:
             return None
         return [self.ids_on(n, -1 if kind in LAST else 1) for n in given[: len(wanted)]]
 
-    def layer(self, kind: str, path: str, layer: Any, inputs: list[Ids], rank: int) -> Flow | Bundle | None:
+    def layer(self, kind: str, path: str, layer: Any, inputs: list[Ids], rank: int) -> ChannelFlow | Bundle | None:
         if kind in ("LSTM", "GRU", "RNN"):
             made = self.layers.recurrent(path, layer, inputs[0])
             if made is None:
                 return None
-            out, state = Flow(made[0], rank - 1), Flow(made[1], rank - 1)
+            out, state = ChannelFlow(made[0], rank - 1), ChannelFlow(made[1], rank - 1)
             return (out, (state, state) if kind == "LSTM" else state)
         if kind == "MultiheadAttention":
-            return (Flow(self.layers.attention(path, layer, inputs[0], inputs[1], inputs[2]), rank - 1), None)
+            return (ChannelFlow(self.layers.attention(path, layer, inputs[0], inputs[1], inputs[2]), rank - 1), None)
         if kind == "TransformerDecoderLayer":
-            return Flow(self.layers.decoder_layer(path, layer, *inputs), rank - 1)
+            return ChannelFlow(self.layers.decoder_layer(path, layer, *inputs), rank - 1)
         ids = self.layers.simple(kind, path, layer, inputs[0] if inputs else np.empty(0, dtype=np.int64))
-        return None if ids is None else Flow(ids, rank - 1 if kind in LAST or kind == "Embedding" else 1)
+        return None if ids is None else ChannelFlow(ids, rank - 1 if kind in LAST or kind == "Embedding" else 1)
 
 
-def _flat(bundle: Bundle) -> Iterator[Flow]:
+def _flat(bundle: Bundle) -> Iterator[ChannelFlow]:
     for part in bundle:
-        if isinstance(part, Flow):
+        if isinstance(part, ChannelFlow):
             yield part
         elif part is not None:
             yield from _flat(part)
 
 
-def _reduced(node: Any, flow: Flow, rank: int) -> Flow | None:
+def _reduced(node: Any, flow: ChannelFlow, rank: int) -> ChannelFlow | None:
     given = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
     if given is None:
         return None
@@ -284,10 +286,10 @@ def _reduced(node: Any, flow: Flow, rank: int) -> Flow | None:
     kept = bool(node.args[2] if len(node.args) > 2 else node.kwargs.get("keepdim", False))
     below = 0 if kept else sum(dim < flow.axis for dim in gone)
     # A mean over the channels themselves mixes them.
-    return None if flow.axis in gone else Flow(flow.ids, flow.axis - below)
+    return None if flow.axis in gone else ChannelFlow(flow.ids, flow.axis - below)
 
 
-def _picked(index: Any, flow: Flow, rank: int) -> Flow | None:
+def _picked(index: Any, flow: ChannelFlow, rank: int) -> ChannelFlow | None:
     """Where channels are after x[index]; None where some of them are picked."""
     items = list(index) if isinstance(index, tuple) else [index]
     if Ellipsis in items:
@@ -299,7 +301,7 @@ def _picked(index: Any, flow: Flow, rank: int) -> Flow | None:
         if item is None:
             written += 1
         elif read == flow.axis:
-            return Flow(flow.ids, written) if item == slice(None) else None
+            return ChannelFlow(flow.ids, written) if item == slice(None) else None
         else:
             written += isinstance(item, slice)
             read += 1
@@ -308,20 +310,20 @@ def _picked(index: Any, flow: Flow, rank: int) -> Flow | None:
     return None
 
 
-def _moved(name: str, arguments: tuple[Any, ...], flow: Flow, rank: int) -> Flow | None:
+def _moved(name: str, arguments: tuple[Any, ...], flow: ChannelFlow, rank: int) -> ChannelFlow | None:
     """Where channels are after transpose, permute, unsqueeze or squeeze."""
     dims = [d for given in arguments for d in (given if isinstance(given, (list, tuple)) else [given])]
     if not dims or not all(isinstance(d, int) for d in dims):
         return None
     if name == "unsqueeze":
-        return Flow(flow.ids, flow.axis + (dims[0] % (rank + 1) <= flow.axis))
+        return ChannelFlow(flow.ids, flow.axis + (dims[0] % (rank + 1) <= flow.axis))
     dims = [d % rank for d in dims]
     if name == "squeeze":
-        return None if flow.axis in dims else Flow(flow.ids, flow.axis - sum(d < flow.axis for d in dims))
+        return None if flow.axis in dims else ChannelFlow(flow.ids, flow.axis - sum(d < flow.axis for d in dims))
     order = dims if name == "permute" else list(range(rank))
     if name == "transpose":
         order[dims[0]], order[dims[1]] = order[dims[1]], order[dims[0]]
-    return Flow(flow.ids, order.index(flow.axis))
+    return ChannelFlow(flow.ids, order.index(flow.axis))
 
 
 def _shape(node: Any) -> tuple[int, ...] | None:
