@@ -30,7 +30,7 @@ def main() -> None:
             optimizer.step()
             right, seen = right + int(((logits > 0) == (y > 0)).sum()), seen + len(y)
         print(f"{seen} rows, accuracy {right / seen:.3f}")
-        print(ps.memory())
+        print(ps.memory_report())
 
 
 if __name__ == "__main__":

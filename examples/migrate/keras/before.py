@@ -1,0 +1,36 @@
+"""Pictures in class folders into a small Keras network in bfloat16: image_dataset_from_directory.
+
+python examples/migrate/keras/before.py PHOTOS [EPOCHS]
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import keras
+
+
+class Clock(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.began = time.perf_counter()
+
+    def on_epoch_end(self, epoch, logs=None):
+        print(f"epoch {epoch}: loss {logs['loss']:.3f}, {time.perf_counter() - self.began:.2f} s", flush=True)
+
+
+def main(folder, epochs):
+    keras.utils.set_random_seed(0)
+    keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    batches = keras.utils.image_dataset_from_directory(folder, image_size=(96, 96), batch_size=32, seed=0)
+    model = keras.Sequential([
+        keras.layers.Rescaling(1 / 255), keras.layers.Conv2D(8, 5, strides=4, activation="relu"),
+        keras.layers.Conv2D(16, 3, strides=2, activation="relu"), keras.layers.GlobalAveragePooling2D(),
+        keras.layers.Dense(2, dtype="float32"),
+    ])  # fmt: skip
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(batches, epochs=epochs, verbose=0, callbacks=[Clock()])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 3)
