@@ -1,0 +1,35 @@
+"""Training and validation pipelines are alive together.
+
+Covers: a step of memory at the first validation that stays, with worker processes of both loaders.
+Does not cover: validation that records gradients (validation_with_grad.py).
+"""
+
+from __future__ import annotations
+
+from penstock.core.sizes import size
+from penstock.doctor.causes.cause import Cause, Sign
+from penstock.doctor.verdict.facts import Clues
+
+
+def live(facts: Clues) -> Sign | None:
+    loaders = [
+        call for call in facts.calls("DataLoader") if int(call.get("workers") or 0) > 0 and call.get("persistent")
+    ]
+    grown = facts.shape.by_phase.get("validation", 0)
+    if len({call["where"] for call in loaders}) < 2 or grown < 0.2 * facts.limit or facts.worker_share < 0.4:
+        return None
+    return Sign(
+        0.75,
+        (f"two loaders keep their workers; memory grew by {size(grown)} at validation",),
+        loaders[-1]["where"],
+        grown,
+    )
+
+
+CAUSE = Cause(
+    name="two-pipelines",
+    title="Training and validation workers are alive together",
+    why="persistent_workers keeps the training workers and their prefetched batches while validation starts its own.",
+    cure="persistent_workers=False for validation, fewer validation workers, or num_workers=0 there.",
+    live=live,
+)

@@ -1,0 +1,58 @@
+"""Prefetch times workers times batch.
+
+Covers: DataLoader with many workers, a large prefetch_factor and large batches.
+Does not cover: tf.data's AUTOTUNE (data/autotune_host.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.core.sizes import size
+from penstock.doctor.causes.cause import Cause, Found, Sign
+from penstock.doctor.patch.edits import SetKeyword, span
+from penstock.doctor.static.script import Script, keyword
+from penstock.doctor.verdict.facts import Clues
+
+MANY = 16
+
+
+def live(facts: Clues) -> Sign | None:
+    best = None
+    for call in facts.calls("DataLoader"):
+        product = int(call.get("workers") or 0) * int(call.get("prefetch") or 0)
+        if product >= MANY and (best is None or product > best[0]):
+            best = (product, call)
+    shmem = max(
+        (s.get("group", {}).get("shmem", 0) or sum(p["shmem"] for p in s["procs"]) for s in facts.evidence.samples),
+        default=0,
+    )
+    if best is None or shmem < 0.2 * facts.limit:
+        return None
+    text = f"{best[0]} batches are prefetched by {best[1]['workers']} workers; shared memory reached {size(shmem)}"
+    return Sign(0.9, (text,), best[1]["where"], shmem)
+
+
+def script(script: Script) -> Iterator[Found]:
+    for call in script.calls("torch.utils.data.DataLoader"):
+        workers, ahead = script.value(keyword(call, "num_workers")), script.value(keyword(call, "prefetch_factor"))
+        if isinstance(workers, int) and isinstance(ahead, int) and workers * ahead >= MANY:
+            edit = SetKeyword(span(script.text, call), "prefetch_factor", "1")
+            yield Found(
+                script.place(call),
+                f"{workers} workers x {ahead} batches each = {workers * ahead} batches in memory",
+                edits=(edit,),
+                near=4,
+                sure=False,
+            )
+
+
+CAUSE = Cause(
+    name="prefetch-product",
+    title="Prefetch x workers x batch is more than the limit",
+    why="Each worker prepares prefetch_factor batches ahead, all in shared memory, which counts towards the limit.",
+    cure="prefetch_factor=1 or 2 and fewer workers; penstock's read-ahead is bounded in bytes.",
+    live=live,
+    script=script,
+    instead="ps.read_*(...).torch(): read-ahead is bounded in bytes",
+)

@@ -1,0 +1,33 @@
+"""Hooks on what starts processes: pools, joblib.
+
+Covers: how many workers, from which line.
+Does not cover: torch's DataLoader (torch.py).
+"""
+
+from penstock_inside.board import POOLS
+
+
+def _pool(name, what):
+    def hook(hooks, module):
+        def before(args, kwargs):
+            hooks.board.page[POOLS] += 1
+            workers = args[1] if len(args) > 1 else kwargs.get("processes", kwargs.get("max_workers"))
+            hooks.note("pool", kind=what, workers=workers)
+
+        hooks.wrap(getattr(module, name), "__init__", before)
+
+    return hook
+
+
+def _joblib(hooks, module):
+    def before(args, kwargs):
+        hooks.note("joblib", workers=getattr(args[0], "n_jobs", None))
+
+    hooks.wrap(module.Parallel, "__call__", before)
+
+
+TABLE = {
+    "multiprocessing.pool": _pool("Pool", "multiprocessing.Pool"),
+    "concurrent.futures.process": _pool("ProcessPoolExecutor", "ProcessPoolExecutor"),
+    "joblib.parallel": _joblib,
+}

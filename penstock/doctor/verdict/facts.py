@@ -1,0 +1,256 @@
+"""What detectors ask of the evidence, computed once.
+
+Covers: who grew, where in the script, which names grew, what was called, what was said.
+Does not cover: judging it (causes/).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from penstock.doctor.evidence.read import Evidence, Frame, Record, Stack
+from penstock.doctor.verdict.ending import Ending, how_it_ended, main_pid
+from penstock.doctor.verdict.shape import Point, Shape, shape_of
+
+_OTHERS = ("/site-packages/", "/dist-packages/", "<frozen", "<string>", "/penstock_inside/", "/lib/python3")
+
+
+@dataclass(frozen=True)
+class Grown:
+    """Growth while a line of the script ran; `inner` is the innermost function below it."""
+
+    place: str
+    nbytes: int
+    inner: str
+
+
+@dataclass(frozen=True)
+class HolderGrowth:
+    """One name over time: first and last bytes and length that were seen."""
+
+    name: str
+    where: str
+    type: str
+    detail: str
+    first: int
+    last: int
+    first_len: int
+    last_len: int
+
+
+class Clues:
+    """Answers about one run."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence = evidence
+        self.limit = int(evidence.run["limit"])
+        self.main = main_pid(evidence)
+
+    @cached_property
+    def ending(self) -> Ending:
+        return how_it_ended(self.evidence)
+
+    @cached_property
+    def points(self) -> list[Point]:
+        found, start = [], float(self.evidence.run["start"])
+        last = Point(0.0, 0, "start", 0, 0)
+        stopped = next((r["t"] for r in self.evidence.story if r.get("kind") == "stopped"), float("inf"))
+        for sample in self.evidence.samples:
+            if sample["t"] > stopped:  # the tree is ending: what it frees now tells nothing
+                break
+            board = sample["boards"].get(str(self.main))
+            if board is None:  # before the hooks started, or after the process ended
+                point = Point(sample["t"] - start, sample["used"], last.phase, last.epoch, last.step)
+            else:
+                point = Point(
+                    sample["t"] - start,
+                    sample["used"],
+                    board.get("phase", "start"),
+                    board.get("epoch", 0),
+                    board.get("step", 0),
+                )
+            found.append(point)
+            last = point
+        while found and found[-1].used < 0.5 * found[max(0, len(found) - 3)].used and len(found) > 3:
+            found.pop()  # the tree was ending already
+        return found
+
+    @cached_property
+    def shape(self) -> Shape:
+        return shape_of(self.points, self.limit)
+
+    @property
+    def died(self) -> bool:
+        """Whether the run ended for memory."""
+        return self.ending.memory
+
+    @property
+    def phase(self) -> str:
+        """What the main process was doing last."""
+        board = self.evidence.boards.get(self.main, {})
+        error = next((e for e in self.evidence.errors if e.get("kind") == "error" and e["pid"] == self.main), None)
+        return str(error["phase"] if error else board.get("phase", "start"))
+
+    def count(self, slot: str) -> int:
+        """A counter of the main process."""
+        return int(self.evidence.boards.get(self.main, {}).get(slot, 0))
+
+    def calls(self, what: str) -> list[Record]:
+        return [call for call in self.evidence.calls if call["what"] == what]
+
+    def unfinished(self, what: str) -> Record | None:
+        """A call that began and never returned."""
+        begun, ended = self.calls(what + ".begin"), self.calls(what)
+        return begun[-1] if begun and (not ended or ended[-1]["t"] < begun[-1]["t"]) else None
+
+    def says(self, pattern: str) -> str:
+        """The first line of errors or stderr that matches; empty if none does."""
+        for text in [str(e.get("message", "")) for e in self.evidence.errors] + [self.evidence.stderr]:
+            for line in text.splitlines():
+                if re.search(pattern, line):
+                    return line.strip()[:300]
+        return ""
+
+    @cached_property
+    def grown(self) -> list[Grown]:
+        """Lines of the script by how much memory grew while they ran, most first."""
+        totals: dict[str, list[Any]] = {}
+        before = 0
+        for stack in self.evidence.stacks:
+            gain, before = stack.used - before, max(before, stack.used)
+            frames = self._thread(stack)
+            place = next((frame for frame in frames if is_users(frame.file)), None)
+            if gain > 0 and place is not None:
+                entry = totals.setdefault(place.place, [0, ""])
+                entry[0] += gain
+                entry[1] = frames[0].function if frames[0] is not place else entry[1]
+        error = next((e for e in reversed(self.evidence.errors) if e.get("kind") == "error"), None)
+        if error is not None and self.died:  # the line on which an allocation failed asked for the rest
+            where = next((f for f in reversed(error["frames"]) if is_users(f)), None)
+            if where is not None:
+                place_text, _, function = where.rpartition(" ")
+                totals.setdefault(place_text, [0, function])[0] += max(0, self.limit - self.shape.peak)
+        found = [Grown(place, nbytes, inner) for place, (nbytes, inner) in totals.items()]
+        return sorted(found, key=lambda item: -item.nbytes)
+
+    def _thread(self, stack: Stack) -> tuple[Frame, ...]:
+        """The thread that runs the script: its outermost frame is the script's module."""
+        mine = [thread for thread in stack.threads if any(is_users(f.file) for f in thread)]
+        return mine[-1] if mine else (stack.threads[-1] if stack.threads else ())
+
+    def grew_inside(self, *files: str) -> int:
+        """Bytes by which memory grew while a frame of one of these files (parts of their paths) was on the stack."""
+        total = before = 0
+        for stack in self.evidence.stacks:
+            gain, before = max(0, stack.used - before), max(before, stack.used)
+            if any(part in frame.file for frame in self._thread(stack) for part in files):
+                total += gain
+        return total
+
+    def grew_at(self, place: str, *, near: int = 0) -> int:
+        """Bytes by which memory grew on a line of the script (or `near` lines around it)."""
+        file, _, line = place.rpartition(":")
+        total = 0
+        for item in self.grown:
+            other, _, number = item.place.rpartition(":")
+            if os.path.basename(other) == os.path.basename(file) and abs(int(number) - int(line)) <= near:
+                total += item.nbytes
+        return total
+
+    def code_at(self, place: str) -> str:
+        """A line of the script, as far as it can still be read."""
+        file, _, line = place.rpartition(":")
+        try:
+            return Path(file).read_text(encoding="utf-8", errors="replace").splitlines()[int(line) - 1]
+        except (OSError, IndexError):
+            return ""
+
+    @cached_property
+    def names(self) -> list[HolderGrowth]:
+        """Names that hold memory, by how much they grew while they were watched."""
+        found: dict[tuple[int, str, str], HolderGrowth] = {}
+        for record in self.evidence.holders:
+            for item in record["holders"]:
+                key = (record["pid"], item["name"], item["where"].split(":")[0])
+                old = found.get(key)
+                first, first_len = (old.first, old.first_len) if old else (item["nbytes"], item["len"] or 0)
+                found[key] = HolderGrowth(
+                    item["name"],
+                    item["where"],
+                    item["type"],
+                    item["detail"],
+                    first,
+                    item["nbytes"],
+                    first_len,
+                    item["len"] or 0,
+                )
+        return sorted(found.values(), key=lambda item: -item.last)
+
+    def held_by(self, name: str) -> int:
+        """Most bytes that a name of the script was seen to hold; `self.` and what leads to it do not matter."""
+        return max(
+            (item.last for item in self.names if re.fullmatch(rf"(?:.*\.)?{re.escape(name)}", item.name)), default=0
+        )
+
+    @cached_property
+    def peaks(self) -> dict[int, int]:
+        """Most anonymous and shared bytes of each process, shared pages divided where that is known."""
+        found: dict[int, int] = {}
+        for sample in self.evidence.samples:
+            for p in sample["procs"]:
+                nbytes = p["pss"] if p["pss"] is not None else p["anon"] + p["shmem"]
+                found[p["pid"]] = max(found.get(p["pid"], 0), nbytes)
+        return found
+
+    @cached_property
+    def workers(self) -> dict[int, tuple[int, int]]:
+        """Other processes of the tree: first and highest bytes of their own.
+
+        A forked process shares its parent's pages until it touches them: only shares tell what it has taken since.
+        """
+        shares: dict[int, list[int]] = {}
+        whole: dict[int, list[int]] = {}
+        for sample in self.evidence.samples:
+            for p in sample["procs"]:
+                if p["pid"] != self.main:
+                    whole.setdefault(p["pid"], []).append(p["anon"])
+                    if p["pss"] is not None:
+                        shares.setdefault(p["pid"], []).append(p["pss"])
+        seen = {pid: shares.get(pid, values) for pid, values in whole.items()}
+        return {pid: (values[0], max(values)) for pid, values in seen.items()}
+
+    @cached_property
+    def grown_since_fork(self) -> int:
+        """Bytes that the tree took after its first forked worker was seen: pages shared until then are in neither."""
+        forked = {pid for pid, board in self.evidence.boards.items() if board.get("forked") and pid in self.workers}
+        first = next((s["used"] for s in self.evidence.samples if forked & {p["pid"] for p in s["procs"]}), None)
+        return 0 if first is None else max(0, self.shape.peak - int(first))
+
+    @cached_property
+    def worker_share(self) -> float:
+        """The workers' share of the memory at the peak."""
+        top = max(self.evidence.samples, key=lambda s: s["used"], default=None)
+        if top is None or not top["procs"]:
+            return 0.0
+        uses = {p["pid"]: p["pss"] if p["pss"] is not None else p["anon"] + p["shmem"] for p in top["procs"]}
+        total = max(1, sum(uses.values()))
+        return float(1 - uses.get(self.main, 0) / total)
+
+    @cached_property
+    def scripts(self) -> list[Path]:
+        """The script that was run, and nothing else: what it imports is found from there."""
+        for word in self.evidence.run["command"]:
+            path = Path(self.evidence.run["cwd"], word)
+            if word.endswith(".py") and path.exists():
+                return [path]
+        return []
+
+
+def is_users(file: str) -> bool:
+    """Whether a file is the script's own, not Python's or a package's."""
+    return not any(part in file for part in _OTHERS)

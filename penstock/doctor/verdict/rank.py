@@ -1,0 +1,102 @@
+"""Ranking causes for a run.
+
+Covers: joining what evidence shows with what the script shows at the lines where memory grew.
+Does not cover: detecting (causes/), showing (text.py, html.py).
+
+A finding in the script alone proves nothing: healthy scripts have them too. It counts when memory grew on that line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.core.errors import PenstockError
+from penstock.core.sizes import size
+from penstock.doctor.causes import all_causes
+from penstock.doctor.causes.cause import Cause, Found, Sign
+from penstock.doctor.static.script import Script, read_program
+from penstock.doctor.verdict.facts import Clues
+
+LEAST = 0.3
+"""Causes below this are not told."""
+ENOUGH = 0.3
+"""Share of the limit whose growth on one line makes that line the culprit."""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A cause with everything that speaks for it in this run."""
+
+    cause: Cause
+    score: float
+    shows: tuple[str, ...]
+    place: str
+    nbytes: int
+    found: Found | None
+
+    @property
+    def confidence(self) -> str:
+        return "high" if self.score >= 0.75 else "medium" if self.score >= 0.5 else "low"
+
+
+def rank(facts: Clues, scripts: Sequence[Script] | None = None) -> list[Ranked]:
+    """The causes of this run's growth, most likely first; empty if the run shows no trouble."""
+    if not facts.died and facts.ending.kind != "time-limit" and facts.shape.peak < 0.5 * facts.limit:
+        scripts = []
+    program = read_scripts(facts) if scripts is None else list(scripts)
+    found = []
+    for cause in all_causes():
+        ranked = _judge(cause, facts, program)
+        if ranked is not None and ranked.score >= LEAST:
+            found.append(ranked)
+    return sorted(found, key=lambda item: (-item.score, -item.nbytes))
+
+
+def read_scripts(facts: Clues) -> list[Script]:
+    """The script that ran, as far as it can still be read."""
+    for path in facts.scripts:
+        try:
+            return read_program(path)
+        except PenstockError:
+            return []
+    return []
+
+
+def _judge(cause: Cause, facts: Clues, program: list[Script]) -> Ranked | None:
+    sign = cause.live(facts)
+    statics = [
+        (found, facts.grew_at(found.place, near=found.near), facts.held_by(found.name) if found.name else 0)
+        for script in program
+        for found in cause.script(script)
+    ]
+    best, grown, held = max(statics, key=lambda item: (max(item[1:]), item[0].sure), default=(None, 0, 0))
+    by_code = 0.0 if best is None else _by_code(best, grown / facts.limit, held / facts.limit)
+    by_run = sign.score if sign is not None else 0.0
+    if not by_run and not by_code:
+        return None
+    score = max(by_run, by_code) + 0.15 * min(by_run, by_code)
+    return _joined(cause, sign, best if by_code else None, (grown, held), score)
+
+
+def _by_code(found: Found, grown: float, held: float) -> float:
+    """How sure a finding in the script is, by the share of the limit that its line took or its name held."""
+    if max(grown, held) <= 0.05:
+        return 0.1
+    by_line = (0.1 + 0.7 * min(1.0, grown / ENOUGH)) * (1.0 if found.sure else 0.8)
+    by_name = 0.1 + 0.75 * min(1.0, held / ENOUGH) if held > 0.05 else 0.0
+    return max(by_line, by_name)
+
+
+def _joined(cause: Cause, sign: Sign | None, found: Found | None, seen: tuple[int, int], score: float) -> Ranked:
+    grown, held = seen
+    shows = list(sign.shows) if sign else []
+    if found is not None:
+        shows.append(found.text)
+    if grown and found is not None:
+        shows.append(f"memory grew by {size(grown)} while that line ran")
+    if held and found is not None:
+        shows.append(f"{found.name} held {size(held)}")
+    place = (sign.place if sign and sign.place else "") or (found.place if found else "")
+    nbytes = max(sign.nbytes if sign else 0, grown, held, (found.nbytes or 0) if found else 0)
+    return Ranked(cause, min(1.0, score), tuple(shows), place, nbytes, found)

@@ -1,0 +1,167 @@
+"""The verdict on one run.
+
+Covers: joining ending, shape, holders, causes and probes into one value; the command that would have saved the job.
+Does not cover: showing it (text.py, html.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.core.sizes import size
+from penstock.doctor.evidence.read import Evidence, read_evidence
+from penstock.doctor.verdict.ending import Ending
+from penstock.doctor.verdict.facts import Clues
+from penstock.doctor.verdict.rank import Ranked, rank
+from penstock.doctor.verdict.shape import Shape
+
+MOST_CAUSES = 5
+
+
+@dataclass(frozen=True)
+class RunVerdict:
+    """Everything that is told about a run."""
+
+    folder: Path
+    command: list[str]
+    ending: Ending
+    phase: str
+    step: int
+    epoch: int
+    shape: Shape
+    limit: int
+    limit_from: str
+    holder: str
+    causes: list[Ranked]
+    lines: list[str]
+    names: list[str]
+    probes: list[str]
+    points: list[tuple[float, int, str]]
+    seconds: float
+    save: str
+
+    @property
+    def memory(self) -> bool:
+        """Whether the run ended for memory."""
+        return self.ending.memory
+
+    def as_json(self) -> dict[str, Any]:
+        causes = [
+            {
+                "name": item.cause.name,
+                "title": item.cause.title,
+                "confidence": item.confidence,
+                "score": round(item.score, 3),
+                "shows": list(item.shows),
+                "place": item.place,
+                "nbytes": item.nbytes,
+                "why": item.cause.why,
+                "cure": item.cause.cure,
+                "instead": item.cause.instead,
+                "patch": bool(item.found and item.found.edits),
+            }
+            for item in self.causes
+        ]
+        return {
+            "command": self.command,
+            "ending": asdict(self.ending),
+            "phase": self.phase,
+            "step": self.step,
+            "epoch": self.epoch,
+            "shape": asdict(self.shape),
+            "limit": self.limit,
+            "limit_from": self.limit_from,
+            "holder": self.holder,
+            "causes": causes,
+            "grew_at": self.lines,
+            "names": self.names,
+            "probes": self.probes,
+            "seconds": self.seconds,
+            "save": self.save,
+        }
+
+
+def judge(folder: Path) -> RunVerdict:
+    """Read a run's evidence and judge it; needs nothing but the folder (and the script, to point at its lines)."""
+    return judge_evidence(read_evidence(folder))
+
+
+def judge_evidence(evidence: Evidence) -> RunVerdict:
+    """A pure function of the evidence."""
+    facts = Clues(evidence)
+    causes = rank(facts)[:MOST_CAUSES]
+    last = facts.points[-1] if facts.points else None
+    return RunVerdict(
+        folder=evidence.folder,
+        command=list(evidence.run["command"]),
+        ending=facts.ending,
+        phase=facts.phase,
+        step=facts.count("step"),
+        epoch=facts.count("epoch"),
+        shape=facts.shape,
+        limit=facts.limit,
+        limit_from=str(evidence.run["limit_from"]),
+        holder=_holder(facts),
+        causes=causes,
+        lines=[f"{item.place}: {size(item.nbytes)}" for item in facts.grown[:5] if item.nbytes > 0.03 * facts.limit],
+        names=[f"{n.name} ({n.type}, {size(n.last)}) {n.detail}".strip() for n in facts.names[:5] if n.last > 1 << 20],
+        probes=_probes(facts),
+        points=[(p.t, p.used, p.phase) for p in facts.points],
+        seconds=last.t if last else 0.0,
+        save=_command(facts, causes),
+    )
+
+
+def _holder(facts: Clues) -> str:
+    """Which process held the most: often not the one that was killed."""
+    if not facts.peaks:
+        return ""
+    pid = max(facts.peaks, key=lambda p: facts.peaks[p])
+    who = "the main process" if pid == facts.main else f"worker {pid}"
+    text = f"{who} held up to {size(facts.peaks[pid])}"
+    others = [facts.peaks[p] for p in facts.workers]
+    if pid == facts.main and others:
+        text += f", its {len(others)} other process{'es' if len(others) > 1 else ''} up to {size(max(others))} each"
+    if facts.ending.victims and pid not in facts.ending.victims:
+        text += "; the process that was killed is not the one that held the memory"
+    return text
+
+
+def _probes(facts: Clues) -> list[str]:
+    found = []
+    for probe in facts.evidence.probes[-3:]:
+        found.append(f"gc.collect gave back {size(probe['gc_gave'])} of {size(probe['before'])}")
+        if probe.get("trim"):
+            found.append(f"malloc_trim gave back {size(probe['trim_gave'])}")
+    groups = [s["group"] for s in facts.evidence.samples if "group" in s]
+    if groups and facts.evidence.run["limit_kept_by"] == "cgroup":
+        top = max(groups, key=lambda g: int(g["usage"]))
+        found.append(
+            f"at the peak {size(top['anon'])} were anonymous, {size(top['file'])} cached files, "
+            f"{size(top['shmem'])} shared"
+        )
+    if facts.workers:
+        grown = max(high - first for first, high in facts.workers.values())
+        found.append(f"workers grew by up to {size(grown)} each, they held {facts.worker_share:.0%} of the peak")
+    traces = facts.count("traces")
+    if traces:
+        found.append(f"{traces} functions were traced or compiled")
+    return found
+
+
+def _command(facts: Clues, causes: list[Ranked]) -> str:
+    """The one command or call that would have saved the job."""
+    command = " ".join(facts.evidence.run["command"])
+    if not facts.ending.memory:
+        return ""
+    for item in causes[:1]:
+        if item.found is not None and item.found.edits:
+            return f"penstock doctor {item.place.rpartition(':')[0]} --fix"
+        if item.cause.env:
+            return " ".join(f"{k}={v}" for k, v in item.cause.env.items()) + f" {command}"
+        if item.cause.instead:
+            return item.cause.instead
+    need = int(facts.shape.peak * 1.5)
+    return f"penstock run --memory {size(need).replace(' ', '')} -- {command}"
