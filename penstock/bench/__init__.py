@@ -4,9 +4,9 @@ Covers: `penstock bench`: measuring (measure, limits, trials), judging (verdict)
 Does not cover: races against other loaders (the project's benchmarks/ folder).
 """
 
-from penstock.bench.chain import Plan
-from penstock.bench.facts import Facts, Flow, Limits, Trial
+from penstock.bench.chain import BenchPlan
+from penstock.bench.facts import Facts, Flow, Limits, SampleTrial
 from penstock.bench.run import bench
 from penstock.bench.verdict import Verdict, judge
 
-__all__ = ["Facts", "Flow", "Limits", "Plan", "Trial", "Verdict", "bench", "judge"]
+__all__ = ["BenchPlan", "Facts", "Flow", "Limits", "SampleTrial", "Verdict", "bench", "judge"]

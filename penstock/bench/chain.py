@@ -1,25 +1,25 @@
 """The pipeline that is measured: shuffle, the user's function, batches.
 
 Covers: what was asked for, and building chains of it on any dataset.
-Does not cover: reading (penstock/read), running and measuring (bench/measure.py).
+Does not cover: reading (penstock/read), running and measuring (measure.py).
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core.errors import InvalidInput, NotFound
+from penstock.core.errors import InvalidInput
+from penstock.core.source import RowSource
 from penstock.dataset import Dataset
+from penstock.engine.arrange import scatters
+from penstock.engine.segment import source_of
+from penstock.engine.streams.window_shuffle import Width
 
 
 @dataclass(frozen=True)
-class Plan:
+class BenchPlan:
     """What to measure, and for how long."""
 
     path: str
@@ -46,41 +46,15 @@ class Plan:
     def chain(self, dataset: Dataset, *, function: bool = True) -> Dataset:
         """The pipeline on a dataset of samples."""
         if self.shuffle:
-            dataset = dataset.shuffle(seed=1)
+            dataset = dataset.shuffle(seed=1, window=_window(dataset))
         if self.function is not None and function:
             dataset = dataset.map(self.function)
         return dataset.batch(self.batch)
 
 
-def load_function(text: str) -> Callable[..., Any]:
-    """The function that `module.py:name` or `package.module:name` names."""
-    module_name, colon, name = text.rpartition(":")
-    if not colon or not module_name or not name:
-        raise InvalidInput(f"{text!r} does not name a function: write module.py:function.")
-    module = _from_file(module_name) if module_name.endswith(".py") else _imported(module_name)
-    found = getattr(module, name, None)
-    if not callable(found):
-        raise NotFound(f"There is no function {name!r} in {module_name}.")
-    return found  # type: ignore[no-any-return]
-
-
-def _from_file(path: str) -> Any:
-    if not os.path.exists(path):
-        raise NotFound(f"{path!r} does not exist.")
-    name = os.path.splitext(os.path.basename(path))[0]
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(name, module)  # so that its functions can be sent to worker processes
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise InvalidInput(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
-    return module
-
-
-def _imported(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise NotFound(f"There is no module {name!r}: {error}.") from error
+def _window(dataset: Dataset) -> str | None:
+    """A window where a shuffle would copy the rows to local disk: the copy would be measured, not the storage."""
+    source = source_of(dataset.node)
+    if source is None or isinstance(source, RowSource) or scatters(source):
+        return None
+    return f"{Width().nbytes}B"

@@ -1,7 +1,7 @@
 """Databases in place of files: what they give by themselves, and rows at hand in place of a page cache.
 
 Covers: streaming a query with nothing done to its rows, holding some of them in memory, shaping those again and again.
-Does not cover: files (bench/limits.py), the pipeline (bench/measure.py).
+Does not cover: files (limits.py), the pipeline (measure.py).
 
 A server's caches are not ours to empty, so that there is no cold and warm here. What files in memory are for files,
 rows that were fetched before are for a database: what the pipeline waits more than with those is the database.
@@ -19,27 +19,24 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.bench.limits import HELD_NBYTES, READERS, in_threads, leased
-from penstock.bench.sample import Sampled, SampledUnits, Subject, cut_blocks
+from penstock.bench.sample import BenchSubject, Sampled, SampledUnits, cut_blocks
 from penstock.core.block import Block
-from penstock.core.schema import Schema
-from penstock.core.source import BLOCK_NBYTES, OnError
+from penstock.core.source import BLOCK_NBYTES
+from penstock.core.wrapped_source import WrappedUnits
 from penstock.dataset import Dataset
-from penstock.sources.sql import SqlSource
+from penstock.sources.sql.source import SqlSource
 
 
-class HeldRows:
-    """A `UnitSource` of rows that were fetched before: opening one shapes and decodes it, and waits for nobody."""
+class HeldRows(WrappedUnits):
+    """Rows that were fetched before: opening a unit shapes and decodes it, and waits for nobody."""
 
     def __init__(self, source: SqlSource, fetched: list[pa.RecordBatch], rows: int | None) -> None:
-        self.source, self.fetched, self.rows = source, fetched, rows
-        self.label = f"rows at hand of {source.label}"
+        super().__init__(source)
+        self.fetched, self.rows, self._shaped = fetched, rows, source.shaped
 
     @property
-    def on_error(self) -> OnError:
-        return self.source.on_error
-
-    def schema(self) -> Schema:
-        return self.source.schema()
+    def label(self) -> str:
+        return f"rows at hand of {self.source.label}"
 
     def num_units(self) -> int:
         return len(self.fetched)
@@ -47,11 +44,11 @@ class HeldRows:
     def num_rows(self) -> int | None:
         return sum(len(batch) for batch in self.fetched)
 
-    def unit_nbytes(self, unit: int) -> int:
-        return self.source.unit_nbytes(unit)
+    def one_block(self, unit: int) -> bool:
+        return self.rows is None
 
     def open(self, unit: int, part: int = 0) -> Iterator[Block]:
-        blocks = iter([self.source.shaped(self.fetched[unit])])
+        blocks = iter([self._shaped(self.fetched[unit])])
         yield from itertools.islice(cut_blocks(blocks, self.rows) if self.rows else blocks, part, None)
 
     def fingerprint(self) -> str:
@@ -59,7 +56,7 @@ class HeldRows:
 
 
 @contextmanager
-def at_hand(subject: Subject) -> Iterator[tuple[Dataset, Sampled | HeldRows]]:
+def at_hand(subject: BenchSubject) -> Iterator[tuple[Dataset, Sampled | HeldRows]]:
     """The sample without its storage: rows of a database in leased memory. Files are as they are: memory has them."""
     sampled = subject.source
     if not isinstance(sampled, SampledUnits) or not isinstance(sampled.source, SqlSource):

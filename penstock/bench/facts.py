@@ -1,7 +1,7 @@
 """What was measured, as plain values.
 
 Covers: runs of the pipeline, the machine's limits, trials, and all of them together.
-Does not cover: measuring (bench/measure.py, bench/limits.py), what follows from them (bench/verdict.py).
+Does not cover: measuring (measure.py, limits.py), what follows from them (verdict.py).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Trial:
+class SampleTrial:
     """A change that was tried on the sample."""
 
     name: str
@@ -83,7 +83,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Sample:
+class MeasuredSample:
     """The part of the dataset that was measured."""
 
     source: str
@@ -108,7 +108,7 @@ class Sample:
 class Facts:
     """Everything that a verdict rests on."""
 
-    sample: Sample
+    sample: MeasuredSample
     limits: Limits
     synthetic: Flow
     """The consumer alone, on a batch that is already there."""
@@ -124,5 +124,5 @@ class Facts:
     """Rows a second that all cores decode or parse, bytes at hand, nothing else running."""
     function: float | None = None
     """Rows a second that the user's function allows by itself."""
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[SampleTrial, ...] = ()
     notes: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """What this machine can do at most: copying memory, reading these files, decoding them.
 
 Covers: each of them alone, at full width, for a given time; emptying the page cache of some files.
-Does not cover: the pipeline (bench/measure.py).
+Does not cover: the pipeline (measure.py).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import numpy as np
 
 from penstock.bench.sample import SampledRows
 from penstock.core.source import UnitSource
+from penstock.engine.buffers.batch import rows_of
 from penstock.engine.pipe import cores, pipe
-from penstock.engine.slabs import rows_of
-from penstock.sources import storage
+from penstock.sources.storage import files as storage
 
 READERS = 8
 """Threads that read at once: one does not keep an SSD busy, far more gain nothing."""
@@ -49,6 +49,8 @@ def leased(nbytes: int, who: str) -> Iterator[None]:
         context.slabs.close()
         if context.buffers is not None:
             context.buffers.close()
+        if context.arrays is not None:
+            context.arrays.close()
         pipe().close(running)
 
 

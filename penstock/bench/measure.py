@@ -1,7 +1,7 @@
 """Runs of a pipeline with and without a consumer.
 
 Covers: counting rows, waiting and processor time, on files in memory and on files that are not.
-Does not cover: the parts alone (bench/limits.py), what follows (bench/verdict.py).
+Does not cover: the parts alone (limits.py), what follows (verdict.py).
 """
 
 from __future__ import annotations

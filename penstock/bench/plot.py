@@ -1,7 +1,7 @@
 """The measurements as a picture.
 
 Covers: one HTML page that needs nothing else (inline SVG), or a PNG where matplotlib is installed.
-Does not cover: the numbers in words (bench/report.py).
+Does not cover: the numbers in words (report.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The measurements for people and for programs.
 
 Covers: the text that `penstock bench` prints, and the JSON.
-Does not cover: pictures (bench/plot.py), the verdict (bench/verdict.py).
+Does not cover: pictures (plot.py), the verdict (verdict.py).
 """
 
 from __future__ import annotations

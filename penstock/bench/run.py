@@ -1,7 +1,7 @@
 """All measurements of one dataset, in order.
 
 Covers: sampling, the machine's limits, the three runs of the stall analysis, the function alone, trials.
-Does not cover: each of them (bench/limits.py, bench/measure.py, bench/trials.py), judging (bench/verdict.py).
+Does not cover: each of them (limits.py, measure.py, trials.py), judging (verdict.py).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from penstock.bench import limits
-from penstock.bench.chain import Plan
+from penstock.bench.chain import BenchPlan
 from penstock.bench.database import at_hand, stream_rate
-from penstock.bench.facts import Facts, Flow, Limits, Sample, Trial
+from penstock.bench.facts import Facts, Flow, Limits, MeasuredSample, SampleTrial
 from penstock.bench.measure import fill, from_storage, nbytes_of_batch, rows_of_batch, steady, synthetic
-from penstock.bench.sample import SAMPLE_NBYTES, SampledUnits, Subject, subject_of
+from penstock.bench.sample import SAMPLE_NBYTES, BenchSubject, SampledUnits, subject_of
 from penstock.bench.trials import TRIAL_NBYTES, ground_of, run_trials
 from penstock.core.errors import NotFound
 from penstock.core.tree import flatten
@@ -30,8 +30,8 @@ from penstock.memory import current_limit
 from penstock.plan.steps import function_name
 from penstock.read import read_tfrecords
 from penstock.read.recognise import kind_of, open_any
-from penstock.sources import storage
-from penstock.sources.sql import SqlSource
+from penstock.sources.sql.source import SqlSource
+from penstock.sources.storage import files as storage
 from penstock.write.columns import stored_kind
 
 Say = Callable[[str], None]
@@ -45,7 +45,7 @@ _SLICED = 1024
 """Rows a block where a function is measured: it may take a millisecond a row, and a block of a table has 50,000."""
 
 
-def bench(plan: Plan, say: Say = lambda what: None) -> Facts:
+def bench(plan: BenchPlan, say: Say = lambda what: None) -> Facts:
     """Measure a dataset. Takes about `plan.seconds`, and some more to open it and for trials."""
     notes, began = _busy(), time.monotonic()
     say("looking at the data")
@@ -83,7 +83,7 @@ def bench(plan: Plan, say: Say = lambda what: None) -> Facts:
     return replace(facts, function=function, trials=tuple(trials), notes=tuple(notes))
 
 
-def _opened(plan: Plan, notes: list[str]) -> tuple[Dataset, Plan]:
+def _opened(plan: BenchPlan, notes: list[str]) -> tuple[Dataset, BenchPlan]:
     """The dataset, with pictures decoded to one size: batches need that."""
     dataset = open_any(plan.path, size=plan.size, query=plan.query)
     kind = kind_of(plan.path)
@@ -123,7 +123,7 @@ def _first_batch(chain: Any, path: str) -> Any:
     raise NotFound(f"{path!r} holds no rows.")
 
 
-def _limits(subject: Subject, plan: Plan, say: Say) -> Limits:
+def _limits(subject: BenchSubject, plan: BenchPlan, say: Say) -> Limits:
     say("copying memory")
     copied = limits.copy_rate(min(0.2, plan.share(0.2)))
     if isinstance(subject.source, SampledUnits) and isinstance(subject.source.source, SqlSource):
@@ -138,12 +138,12 @@ def _limits(subject: Subject, plan: Plan, say: Say) -> Limits:
     return Limits(cores(), copied, cold, warm, current_limit().nbytes)
 
 
-def _read_all(subject: Subject, plan: Plan) -> None:
+def _read_all(subject: BenchSubject, plan: BenchPlan) -> None:
     """Put into memory what the warm measurement is going to read."""
     limits.read_rate(subject.files, plan.share(1.5))
 
 
-def _flows(subject: Subject, there: Dataset, plan: Plan, machine: Limits, say: Say) -> dict[str, Flow | None]:
+def _flows(subject: BenchSubject, there: Dataset, plan: BenchPlan, machine: Limits, say: Say) -> dict[str, Flow | None]:
     chain, near = plan.chain(subject.dataset), plan.chain(there)
     found: dict[str, Flow | None] = {"cold": None, "free_cold": None}
     if subject.database:
@@ -169,13 +169,13 @@ def _there(flow: Flow | None) -> Flow:
     return flow
 
 
-def _batches(subject: Subject, plan: Plan) -> float:
+def _batches(subject: BenchSubject, plan: BenchPlan) -> float:
     rows = subject.source.num_rows()
     return math.inf if rows is None else rows / plan.batch
 
 
-def _sample(subject: Subject, plan: Plan, name: str, row_nbytes: float, free: Flow | None) -> Sample:
-    return Sample(
+def _sample(subject: BenchSubject, plan: BenchPlan, name: str, row_nbytes: float, free: Flow | None) -> MeasuredSample:
+    return MeasuredSample(
         source=name, kind=kind_of(plan.path), rows=subject.rows, nbytes=subject.nbytes,
         row_stored=subject.row_stored, row_nbytes=row_nbytes,
         sample_rows=subject.source.num_rows() or (0 if free is None else free.rows), batch=plan.batch,
@@ -183,7 +183,9 @@ def _sample(subject: Subject, plan: Plan, name: str, row_nbytes: float, free: Fl
     )  # fmt: skip
 
 
-def _tried(plan: Plan, dataset: Any, name: str, row_nbytes: float, say: Say) -> tuple[list[Trial], float | None]:
+def _tried(
+    plan: BenchPlan, dataset: Any, name: str, row_nbytes: float, say: Say
+) -> tuple[list[SampleTrial], float | None]:
     """Trials on a smaller sample, and what the user's function allows by itself."""
     if not plan.trials and plan.function is None:
         return [], None
@@ -201,7 +203,7 @@ def _tried(plan: Plan, dataset: Any, name: str, row_nbytes: float, say: Say) -> 
     return found, function
 
 
-def _function_rate(plan: Plan, subject: Subject) -> float:
+def _function_rate(plan: BenchPlan, subject: BenchSubject) -> float:
     """Rows a second of the function on samples that are in memory: with it less without it."""
     kept = subject.dataset.cache()
     plain, mapped = plan.chain(kept, function=False), plan.chain(kept)

@@ -1,13 +1,13 @@
 """A sample of a dataset: few enough bytes to try things on, spread over all of it.
 
 Covers: sources that show some rows or units of another source, the files behind them, their sizes.
-Does not cover: measuring (bench/measure.py).
+Does not cover: measuring (measure.py).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +15,13 @@ import numpy as np
 
 from penstock.core.block import Block
 from penstock.core.errors import DataError, NotFound
-from penstock.core.schema import Schema
-from penstock.core.source import BLOCK_NBYTES, OnError, RowSource, UnitSource
+from penstock.core.source import BLOCK_NBYTES, RowSource, UnitSource
+from penstock.core.wrapped_source import WrappedRows, WrappedUnits, closing
 from penstock.dataset import Dataset
 from penstock.plan.steps import Read
-from penstock.sources import storage
-from penstock.sources.images import ImageSource
-from penstock.sources.sql import SqlSource
+from penstock.sources.images.source import ImageSource
+from penstock.sources.sql.source import SqlSource
+from penstock.sources.storage import files as storage
 
 SAMPLE_NBYTES = 128_000_000
 """Stored bytes of a sample."""
@@ -30,58 +30,37 @@ MOST_ROWS = 200_000
 MOST_FILES = 10_000
 
 
-class SampledRows:
+class SampledRows(WrappedRows):
     """Some rows of a `RowSource`, evenly spread."""
 
     def __init__(self, source: RowSource, rows: np.ndarray) -> None:
-        self.source, self.rows = source, rows
+        super().__init__(source)
+        self.rows = rows
 
     @property
     def label(self) -> str:
         return f"sample of {self.source.label}"
 
-    @property
-    def on_error(self) -> OnError:
-        return self.source.on_error
-
-    def schema(self) -> Schema:
-        return self.source.schema()
-
     def num_rows(self) -> int:
         return len(self.rows)
 
-    def fetch_nbytes(self, rows: int) -> int:
-        return self.source.fetch_nbytes(rows)
-
     def fetch(self, rows: np.ndarray) -> Any:
         return self.source.fetch(self.rows[rows])
-
-    def decode(self, fetched: Any) -> Block:
-        return self.source.decode(fetched)
-
-    def decode_into(self, fetched: Any, out: Mapping[str, np.ndarray]) -> None:
-        self.source.decode_into(fetched, out)
 
     def fingerprint(self) -> str:
         return f"sample of {len(self.rows)} of {self.source.fingerprint()}"
 
 
-class SampledUnits:
+class SampledUnits(WrappedUnits):
     """Some units of a `UnitSource`, evenly spread, of each at most so many blocks, cut to `rows` rows if given."""
 
     def __init__(self, source: UnitSource, units: np.ndarray, blocks: int, rows: int | None = None) -> None:
-        self.source, self.units, self.blocks, self.rows = source, units, blocks, rows
+        super().__init__(source)
+        self.units, self.blocks, self.rows = units, blocks, rows
 
     @property
     def label(self) -> str:
         return f"sample of {self.source.label}"
-
-    @property
-    def on_error(self) -> OnError:
-        return self.source.on_error
-
-    def schema(self) -> Schema:
-        return self.source.schema()
 
     def num_units(self) -> int:
         return len(self.units)
@@ -92,18 +71,18 @@ class SampledUnits:
     def unit_nbytes(self, unit: int) -> int:
         return self.source.unit_nbytes(int(self.units[unit]))
 
+    def one_block(self, unit: int) -> bool:
+        return self.rows is None and (self.blocks == 1 or super().one_block(int(self.units[unit])))
+
     def open(self, unit: int, part: int = 0) -> Iterator[Block]:
         # Cut blocks are counted from the start of the unit: how many a block gives is known only when it is read.
-        blocks = self.source.open(int(self.units[unit]), 0 if self.rows else part)
-        try:
-            if self.rows is None:
-                yield from itertools.islice(blocks, max(0, self.blocks - part))
-            else:
-                yield from itertools.islice(cut_blocks(itertools.islice(blocks, self.blocks), self.rows), part, None)
-        finally:
-            close = getattr(blocks, "close", None)
-            if close is not None:
-                close()
+        blocks, rows = self.source.open(int(self.units[unit]), 0 if self.rows else part), self.rows
+        if rows is None:
+            return closing(blocks, lambda found: itertools.islice(found, max(0, self.blocks - part)))
+        return closing(
+            blocks,
+            lambda found: itertools.islice(cut_blocks(itertools.islice(found, self.blocks), rows), part, None),
+        )
 
     def fingerprint(self) -> str:
         return f"sample of {len(self.units)} x {self.blocks} ({self.rows}) of {self.source.fingerprint()}"
@@ -119,7 +98,7 @@ def cut_blocks(blocks: Iterator[Block], rows: int) -> Iterator[Block]:
 
 
 @dataclass(frozen=True)
-class Subject:
+class BenchSubject:
     """What is measured: the sample, the files that it lies in (none for a database), what is known of the whole."""
 
     dataset: Dataset
@@ -141,7 +120,9 @@ class Subject:
         return isinstance(self.source.source, SqlSource)
 
 
-def subject_of(dataset: Dataset, path: str, most_nbytes: int = SAMPLE_NBYTES, *, rows: int | None = None) -> Subject:
+def subject_of(
+    dataset: Dataset, path: str, most_nbytes: int = SAMPLE_NBYTES, *, rows: int | None = None
+) -> BenchSubject:
     """The sample of a dataset that a reader has just made; units in blocks of `rows` rows if that is given."""
     step = dataset.node.step
     if not isinstance(step, Read):
@@ -152,7 +133,7 @@ def subject_of(dataset: Dataset, path: str, most_nbytes: int = SAMPLE_NBYTES, *,
     return _of_units(source, path, most_nbytes, rows)
 
 
-def _of_rows(source: RowSource, path: str, most_nbytes: int) -> Subject:
+def _of_rows(source: RowSource, path: str, most_nbytes: int) -> BenchSubject:
     total = source.num_rows()
     if not total:
         raise NotFound(f"{path!r} holds no rows.")
@@ -166,10 +147,10 @@ def _of_rows(source: RowSource, path: str, most_nbytes: int) -> Subject:
     else:
         files = tuple(storage.expand(path)[:MOST_FILES])
         nbytes = _sizes(files)
-    return Subject(Dataset.of(sampled), sampled, files, total, nbytes, nbytes / total)
+    return BenchSubject(Dataset.of(sampled), sampled, files, total, nbytes, nbytes / total)
 
 
-def _of_units(source: UnitSource, path: str, most_nbytes: int, cut: int | None) -> Subject:
+def _of_units(source: UnitSource, path: str, most_nbytes: int, cut: int | None) -> BenchSubject:
     total = source.num_units()
     if not total:
         raise NotFound(f"{path!r} holds no data.")
@@ -179,11 +160,11 @@ def _of_units(source: UnitSource, path: str, most_nbytes: int, cut: int | None) 
     blocks = max(1, most_nbytes // (BLOCK_NBYTES * len(units)))
     sampled = SampledUnits(source, units, blocks, cut)
     if isinstance(source, SqlSource):
-        return Subject(Dataset.of(sampled), sampled, (), source.num_rows(), None, _row_fetched(source, units))
+        return BenchSubject(Dataset.of(sampled), sampled, (), source.num_rows(), None, _row_fetched(source, units))
     files = tuple(storage.expand(path)[:MOST_FILES])
     nbytes, rows = _sizes(files), source.num_rows()
     row_stored = nbytes / rows if rows else _row_stored(SampledUnits(source, units, blocks), nbytes / total)
-    return Subject(Dataset.of(sampled), sampled, files, rows, nbytes, row_stored)
+    return BenchSubject(Dataset.of(sampled), sampled, files, rows, nbytes, row_stored)
 
 
 def _row_stored(sampled: SampledUnits, unit_stored: float) -> float | None:

@@ -1,7 +1,7 @@
 """What a change would buy, by making it on a sample.
 
 Covers: caching in memory and on disk, packing, packing with images resized, decoding at a smaller scale.
-Does not cover: which of them is worth it (bench/verdict.py).
+Does not cover: which of them is worth it (verdict.py).
 
 Each trial is compared with the unchanged sample measured right before and after it: the same rows, the same moment.
 """
@@ -16,17 +16,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.bench.chain import Plan
-from penstock.bench.facts import Flow, Trial
+from penstock.bench.chain import BenchPlan
+from penstock.bench.facts import Flow, SampleTrial
 from penstock.bench.limits import forget
 from penstock.bench.measure import fill, from_storage, steady
-from penstock.bench.sample import Subject
+from penstock.bench.sample import BenchSubject
 from penstock.core.errors import PenstockError
 from penstock.core.sizes import size as written_size
 from penstock.dataset import Dataset
 from penstock.memory import current_limit
 from penstock.read import read_images, read_parquet, read_webdataset
-from penstock.sources import storage
+from penstock.sources.storage import files as storage
 
 TRIAL_NBYTES = 32_000_000
 """Stored bytes of the sample that trials are made on: packing it takes about a second."""
@@ -40,8 +40,8 @@ _CACHE_SHARE = 2 / 3
 class Ground:
     """The unchanged sample: what trials are compared with."""
 
-    plan: Plan
-    subject: Subject
+    plan: BenchPlan
+    subject: BenchSubject
     before_cold: Flow | None
     row_nbytes: float
     """Of a prepared row, in memory."""
@@ -50,16 +50,16 @@ class Ground:
         """Rows a second of the unchanged sample at this moment."""
         return steady(self.plan.chain(self.subject.dataset), self.plan.share(0.5)).rate
 
-    def trial(self, name: str, flow: Flow, cold: Flow | None = None, **more: Any) -> Trial:
+    def trial(self, name: str, flow: Flow, cold: Flow | None = None, **more: Any) -> SampleTrial:
         base = None if self.before_cold is None else self.before_cold.rate
-        return Trial(name, flow.rate, 0.0, None if cold is None else cold.rate, base, **more)
+        return SampleTrial(name, flow.rate, 0.0, None if cold is None else cold.rate, base, **more)
 
     def total(self, row_nbytes: float) -> int | None:
         """Bytes of the whole dataset at so many a row."""
         return None if self.subject.rows is None else round(self.subject.rows * row_nbytes)
 
 
-def ground_of(plan: Plan, subject: Subject, row_nbytes: float) -> Ground:
+def ground_of(plan: BenchPlan, subject: BenchSubject, row_nbytes: float) -> Ground:
     """The sample as it is."""
     chain = plan.chain(subject.dataset)
     if subject.database:  # it is asked in every epoch: a change is compared with that, not with rows at hand
@@ -68,12 +68,12 @@ def ground_of(plan: Plan, subject: Subject, row_nbytes: float) -> Ground:
     return Ground(plan, subject, cold, row_nbytes)
 
 
-def run_trials(ground: Ground, say: Callable[[str], None]) -> list[Trial]:
+def run_trials(ground: Ground, say: Callable[[str], None]) -> list[SampleTrial]:
     """All trials that make sense for this kind of data. One that fails is reported as not tried.
 
     The unchanged sample is measured before and after each: a machine that gets busier does not look like a loss.
     """
-    found: list[Trial] = []
+    found: list[SampleTrial] = []
     before = ground.now()
     with _scratch() as folder:
         for name, attempt in _attempts(ground, folder):
@@ -81,7 +81,7 @@ def run_trials(ground: Ground, say: Callable[[str], None]) -> list[Trial]:
             try:
                 made = attempt()
             except PenstockError as error:
-                found.append(Trial(name, None, before, note=str(error).rstrip(".")))
+                found.append(SampleTrial(name, None, before, note=str(error).rstrip(".")))
                 continue
             after = ground.now()
             found.append(replace(made, before=(before + after) / 2))
@@ -89,7 +89,7 @@ def run_trials(ground: Ground, say: Callable[[str], None]) -> list[Trial]:
     return found
 
 
-Attempt = Callable[[], Trial]
+Attempt = Callable[[], SampleTrial]
 
 
 def _attempts(ground: Ground, folder: str | None) -> Iterator[tuple[str, Attempt]]:
@@ -107,7 +107,7 @@ def _attempts(ground: Ground, folder: str | None) -> Iterator[tuple[str, Attempt
         yield "pack as Parquet", lambda: _packed_table(ground, folder)
 
 
-def _cached(ground: Ground, folder: str | None) -> Trial:
+def _cached(ground: Ground, folder: str | None) -> SampleTrial:
     """Prepared samples kept before shuffle and function, which stay as they are."""
     dataset = ground.subject.dataset.cache() if folder is None else ground.subject.dataset.cache(folder)
     fill(ground.plan.chain(dataset, function=False))
@@ -120,7 +120,7 @@ def _cached(ground: Ground, folder: str | None) -> Trial:
     return ground.trial("cache in memory", flow, flow if ground.before_cold else None, needs_nbytes=needs, fits=fits)
 
 
-def _packed_images(ground: Ground, folder: str, size: int | None) -> Trial:
+def _packed_images(ground: Ground, folder: str, size: int | None) -> SampleTrial:
     plan, subject = ground.plan, ground.subject
     name = "pack the files" if size is None else f"pack resized to {size}"
     where = os.path.join(folder, "as-they-are" if size is None else "resized")
@@ -131,14 +131,14 @@ def _packed_images(ground: Ground, folder: str, size: int | None) -> Trial:
     return _of_packed(ground, name, packed, (report.files, report.nbytes / max(1, report.rows)))
 
 
-def _packed_table(ground: Ground, folder: str) -> Trial:
+def _packed_table(ground: Ground, folder: str) -> SampleTrial:
     where = os.path.join(folder, "parquet")
     report = ground.subject.dataset.write(where, "parquet", shard_size="16MB")
     packed = read_parquet(where)
     return _of_packed(ground, "pack as Parquet", packed, (report.files, report.nbytes / max(1, report.rows)))
 
 
-def _of_packed(ground: Ground, name: str, packed: Dataset, written: tuple[tuple[str, ...], float]) -> Trial:
+def _of_packed(ground: Ground, name: str, packed: Dataset, written: tuple[tuple[str, ...], float]) -> SampleTrial:
     files, row_nbytes = written
     chain = ground.plan.chain(packed)
     flow = steady(chain, ground.plan.share(1.0))
@@ -148,7 +148,7 @@ def _of_packed(ground: Ground, name: str, packed: Dataset, written: tuple[tuple[
     return ground.trial(name, flow, cold, needs_nbytes=ground.total(row_nbytes), note=note)
 
 
-def _scaled(ground: Ground) -> Trial:
+def _scaled(ground: Ground) -> SampleTrial:
     """JPEGs decoded at 1/2, 1/4 or 1/8: nothing is written, the pixels differ a little."""
     scaled = read_images(list(ground.subject.files), size=ground.plan.size, scaled=True)
     flow = steady(ground.plan.chain(scaled), ground.plan.share(1.0))

@@ -1,7 +1,7 @@
 """From measurements to a verdict. Nothing here measures: facts in, words out.
 
 Covers: which stage holds the pipeline back, the distance to the machine's limits, what is worth doing.
-Does not cover: the measurements (bench/measure.py, bench/limits.py, bench/trials.py).
+Does not cover: the measurements (measure.py, limits.py, trials.py).
 
 The analysis is differential. The consumer runs on a batch that is there (synthetic), on a pipeline that reads from
 memory (cached) and on one that reads from storage (cold). What the second waits more than the first is preparing:
@@ -13,13 +13,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from penstock.bench.facts import Facts, Flow, Trial
+from penstock.bench.facts import Facts, Flow, SampleTrial
 from penstock.core.sizes import size
 
 Stage = Literal["storage", "decode", "function", "consumer"]
 
 IDLE_MOST = 0.05
 """A consumer that waits less than this is what the pipeline is waiting for, not the other way round."""
+
+FAR = 5
+"""How many times faster than the cores storage must be not to be blamed."""
 
 WORTH = 1.15
 """A change is advised from this gain on: less is within the noise of a busy machine."""
@@ -73,7 +76,11 @@ def judge(facts: Facts) -> Verdict:
     prepare = max(0.0, facts.cached.waited_us - facts.synthetic.waited_us)
     fetch = 0.0 if facts.cold is None else max(0.0, facts.cold.waited_us - facts.cached.waited_us)
     later = _bottleneck(facts.cached, 0.0, prepare, caps)
-    first = later if facts.cold is None else _bottleneck(facts.cold, fetch, prepare, caps)
+    first = (
+        later
+        if facts.cold is None
+        else _bottleneck(facts.cold, fetch, prepare, caps, caught_up=facts.cached.waited <= IDLE_MOST)
+    )
     database = facts.sample.kind == "sql"
     if database:
         later = first  # there is no page cache in which rows would stay
@@ -100,10 +107,15 @@ def capacities(facts: Facts) -> dict[str, float]:
     return found
 
 
-def _bottleneck(flow: Flow, fetch_us: float, prepare_us: float, caps: dict[str, float]) -> Stage:
+def _bottleneck(
+    flow: Flow, fetch_us: float, prepare_us: float, caps: dict[str, float], *, caught_up: bool = False
+) -> Stage:
     if flow.waited <= IDLE_MOST:
         return "consumer"
-    if fetch_us > prepare_us:
+    # Bytes that come late also hold up decoding. Where the cores lag behind even on cached files, and storage by itself
+    # is far faster than they are, a faster disk would not help.
+    late = prepare_us > 0 and caps.get("storage", 0.0) >= FAR * caps["prepare"] and not caught_up
+    if fetch_us > prepare_us and not late:
         return "storage"
     slower = "function" in caps and caps["function"] < caps["decode"]
     return "function" if slower else "decode"
@@ -112,7 +124,8 @@ def _bottleneck(flow: Flow, fetch_us: float, prepare_us: float, caps: dict[str, 
 def _reached(facts: Facts, caps: dict[str, float]) -> dict[str, float]:
     """How much of what the machine can do the free-running pipeline gets out of it."""
     rate, sample, limits = facts.free.rate, facts.sample, facts.limits
-    found = {"compute": rate / caps["prepare"], "memcpy": rate * sample.row_nbytes / limits.memcpy}
+    # Decoding alone was measured at another moment than the pipeline: more than all of it is all of it.
+    found = {"compute": min(1.0, rate / caps["prepare"]), "memcpy": rate * sample.row_nbytes / limits.memcpy}
     if "storage" in caps:
         found["disk"] = rate / caps["storage"]
     return found
@@ -138,14 +151,14 @@ def _advice(facts: Facts, bottleneck: Stage, caps: dict[str, float]) -> tuple[st
     return ()
 
 
-def _gain(trial: Trial, bottleneck: Stage) -> float:
+def _gain(trial: SampleTrial, bottleneck: Stage) -> float:
     """What counts: against reading from storage where that is the bottleneck."""
     if bottleneck == "storage" and trial.gain_cold is not None:
         return trial.gain_cold
     return trial.gain or 0.0
 
 
-def describe(trial: Trial) -> str:
+def describe(trial: SampleTrial) -> str:
     """One trial in a sentence."""
     if trial.warm is None:
         return f"{trial.name}: not tried: {trial.note}."

@@ -11,13 +11,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from penstock.bench import report
-from penstock.bench.chain import Plan, load_function
-from penstock.bench.plot import check_plot, write_plot
-from penstock.bench.run import bench as run_bench
-from penstock.bench.verdict import judge
+from penstock.cli.paths import check_there
 
 
 def bench(
@@ -49,10 +44,20 @@ def bench(
 
         penstock bench postgresql://user@host/db --query measurements --batch 1024
     """
+    check_there(src)
+    from rich.console import Console
+
+    from penstock.bench import report
+    from penstock.bench.chain import BenchPlan
+    from penstock.bench.plot import check_plot, write_plot
+    from penstock.bench.run import bench as run_bench
+    from penstock.bench.verdict import judge
+    from penstock.core.user_code import load_function
+
     if plot is not None:
         check_plot(plot)
     function = None if map is None else load_function(map)
-    plan = Plan(src, batch, size, function, step_ms / 1e3, seconds, shuffle, trials, query)
+    plan = BenchPlan(src, batch, size, function, step_ms / 1e3, seconds, shuffle, trials, query)
     console = Console(stderr=True)
     with console.status("looking at the data") as status:
         facts = run_bench(plan, lambda what: status.update(f"measuring: {what}"))

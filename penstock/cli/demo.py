@@ -11,27 +11,33 @@ import os
 import shutil
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from penstock.cli.train import default_backend, start
+from penstock.cli.backend import default_backend
+from penstock.cli.train import start
 from penstock.core.errors import PenstockError
 from penstock.core.sizes import parse_size, size
-from penstock.demo.data import SIDE, make_images, make_table
 from penstock.demo.naive import IMAGE_BATCH, IMAGE_SIDE, TABLE_BATCH
 from penstock.memory.jail import Outcome, run_limited
 from penstock.train.config import Config, check, write_config
-from penstock.train.parent import INTERRUPTED
-from penstock.train.show import make_display
 from penstock.watch.run_folder import read_events
 
-console = Console()
+if TYPE_CHECKING:
+    from rich.console import Console
+
 VAL = 0.05
+
+
+@cache
+def console() -> Console:
+    """Where the story is told."""
+    from rich.console import Console
+
+    return Console()
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,7 @@ def demo(
             _remove_data(folder)
     _show(rows, limit)
     runs = folder / "runs"
-    console.print(f"the runs: penstock watch {runs}   or penstock report {runs / 'table'}", highlight=False)
+    console().print(f"the runs: penstock watch {runs}   or penstock report {runs / 'table'}", highlight=False)
 
 
 def _make(folder: Path, table_nbytes: int, images: int) -> None:
@@ -97,6 +103,10 @@ def _make(folder: Path, table_nbytes: int, images: int) -> None:
     made, wanted = folder / "made.json", {"table_nbytes": table_nbytes, "images": images}
     if made.exists() and json.loads(made.read_text()) == wanted:
         return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from penstock.demo.data import SIDE, make_images, make_table
+
     _remove_data(folder)
     columns = (
         TextColumn("{task.description:28}"),
@@ -104,7 +114,7 @@ def _make(folder: Path, table_nbytes: int, images: int) -> None:
         TextColumn("{task.percentage:3.0f} %"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console) as bar:
+    with Progress(*columns, console=console()) as bar:
         task = bar.add_task(f"writing {size(table_nbytes)} of CSV", total=table_nbytes)
         make_table(folder / "table.csv", table_nbytes, lambda n: bar.advance(task, n))
         pictures = bar.add_task(f"writing {images:,} JPEG {SIDE}x{SIDE}", total=images)
@@ -119,29 +129,32 @@ def _remove_data(folder: Path) -> None:
 
 
 def _compare(kind: str, path: Path, what: str, limit: int) -> Pair:
-    console.rule(f"{what}, limit {size(limit)}")
-    console.print("[bold]naive[/]: read everything, then model.fit(x, y)")
+    console().rule(f"{what}, limit {size(limit)}")
+    console().print("[bold]naive[/]: read everything, then model.fit(x, y)")
     naive = _naive(kind, path, limit)
-    console.print(f"  -> {_ending(naive)}\n")
+    console().print(f"  -> {_ending(naive)}\n")
     run = path.parent / "runs" / kind
     batch = TABLE_BATCH if kind == "table" else IMAGE_BATCH
     shown = f"penstock train {path} --memory {size(limit).replace(' ', '')} --batch {batch} --epochs 1 --val {VAL}"
     shown += f" --image-size {IMAGE_SIDE}" if kind == "images" else ""
-    console.print(f"[bold]penstock[/]: {shown}", highlight=False, soft_wrap=True)
+    console().print(f"[bold]penstock[/]: {shown}", highlight=False, soft_wrap=True)
     ours = _train(kind, path, run, limit)
-    console.print(f"  -> finished: {ours.samples:,} samples, accuracy {ours.accuracy:.1%}\n")
+    console().print(f"  -> finished: {ours.samples:,} samples, accuracy {ours.accuracy:.1%}\n")
     return Pair(what, naive, ours)
 
 
 def _naive(kind: str, path: Path, limit: int) -> Outcome:
     env = {**os.environ, "KERAS_BACKEND": default_backend(), "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    with console.status(f"running under {size(limit)} ..."):
+    with console().status(f"running under {size(limit)} ..."):
         argv = [sys.executable, "-m", "penstock.demo.naive", kind, str(path)]
         return run_limited(argv, limit, env=env, capture=True)
 
 
 def _train(kind: str, path: Path, run: Path, limit: int) -> Result:
     """The same command that a user gives, with the same display."""
+    from penstock.train.show import make_display
+    from penstock.train.supervisor import INTERRUPTED
+
     config = Config(
         data=str(path.resolve()), memory=str(limit), batch=TABLE_BATCH if kind == "table" else IMAGE_BATCH, epochs=1,
         backend=default_backend(), image_size=IMAGE_SIDE if kind == "images" else None, val=VAL,
@@ -179,6 +192,8 @@ def _ending(outcome: Outcome) -> str:
 
 
 def _show(rows: list[Pair], limit: int) -> None:
+    from rich.table import Table
+
     table = Table(title=f"limit {size(limit)} ({rows[0].naive.how})")
     for column in ("data", "naive", "penstock", "peak", "samples/s", "model waited"):
         table.add_column(column)
@@ -193,4 +208,4 @@ def _show(rows: list[Pair], limit: int) -> None:
             f"{ours.samples / max(ours.seconds, 1e-9):,.0f}",
             f"{ours.waited:.1%}",
         )
-    console.print(table)
+    console().print(table)

@@ -7,22 +7,20 @@ Does not cover: choosing a reader (read/recognise.py), writing (penstock.write).
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from penstock.cli.paths import check_there
 from penstock.core.sizes import size as written_size
-from penstock.dataset import Dataset
-from penstock.read.recognise import kind_of, open_any
-from penstock.write.encode import QUALITY, Format
-from penstock.write.run import already_written
 
-_COLUMNS = (
-    TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
-    TimeRemainingColumn(),
-)  # fmt: skip
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from penstock.dataset import Dataset
+
+QUALITY = 95
+"""As penstock.write.encode has it; a test compares them."""
 
 _STORED = dict.fromkeys(("jpg", "jpeg", "png", "webp"), "bytes")
 
@@ -40,6 +38,8 @@ def pack(
     ] = QUALITY,
     lossless: Annotated[bool, typer.Option(help="Store images as PNG")] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace shards of other data in DST")] = False,
+    shuffle: Annotated[bool, typer.Option("--shuffle", help="Write the rows in a uniformly random order")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of --shuffle")] = 0,
 ) -> None:
     """Pack a dataset into shards. Stopped halfway, the same command goes on where it was.
 
@@ -52,11 +52,17 @@ def pack(
         penstock pack 'logs/*.csv' packed/ --shard-size 512MB
 
         penstock pack photos/ s3://bucket/packed --format tfrecord
+
+        penstock pack sorted.parquet packed/ --shuffle
     """
+    check_there(src)
+    from penstock.write.encode import Format
+    from penstock.write.run import already_written
+
     asked = size is not None or quality != QUALITY or lossless
     dataset = _opened(src, size, keep=not asked)
     pace = Pace((0, 0) if overwrite else already_written(dst))
-    with Progress(*_COLUMNS, console=Console(stderr=True), transient=True) as bar:
+    with _progress_bar() as bar:
         task = bar.add_task("packing", total=dataset.cardinality, rate="")
 
         def progress(rows: int, nbytes: int) -> None:
@@ -64,10 +70,21 @@ def pack(
 
         report = dataset.write(
             dst, cast(Format, format), shard_size=shard_size, size=size, quality=quality, lossless=lossless,
-            overwrite=overwrite, progress=progress,
+            overwrite=overwrite, shuffle=seed if shuffle else None, progress=progress,
         )  # fmt: skip
     typer.echo(str(report))
     typer.echo(f"written, read back and checked; {pace.at(report.rows, report.nbytes)}", err=True)
+
+
+def _progress_bar() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )  # fmt: skip
+    return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 class Pace:
@@ -88,5 +105,7 @@ class Pace:
 
 def _opened(src: str, size: int | None, *, keep: bool) -> Dataset:
     """The source; pictures inside tar files stay bytes if nothing else is asked of them."""
+    from penstock.read.recognise import kind_of, open_any
+
     options: dict[str, Any] = {"decode": _STORED} if keep and kind_of(src) in ("tar", "tgz") else {}
     return open_any(src, size=size, **options)

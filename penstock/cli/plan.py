@@ -1,7 +1,7 @@
 """`penstock plan`: will this model train in this much memory, and with which batch.
 
 Covers: the command's options, an example batch from data or from shapes, the progress of probing, the output.
-Does not cover: the forecast (penstock.guard.forecast).
+Does not cover: the forecast (penstock.guard.forecast.forecast).
 """
 
 from __future__ import annotations
@@ -9,17 +9,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
-from rich.console import Console
 
+from penstock.cli.backend import default_backend
+from penstock.cli.paths import check_code, check_there
 from penstock.core.errors import InvalidInput
 from penstock.core.events import Event, events
+from penstock.core.sizes import parse_size
 from penstock.core.sizes import size as written_size
-from penstock.guard.forecast import ForecastOptions, forecast
-from penstock.read.recognise import open_any
+from penstock.train.config import BACKENDS
+
+if TYPE_CHECKING:
+    import numpy as np
 
 ROWS = 32
 """Rows of the example; larger batches repeat them."""
@@ -50,6 +53,7 @@ def plan(
     shape: Annotated[str | None, typer.Option(help="Or: the shape of one sample, e.g. 224,224,3")] = None,
     dtype: Annotated[str, typer.Option(help="Type of the samples of --shape; int64 for tokens")] = "float32",
     classes: Annotated[int | None, typer.Option(help="Number of classes, with --shape; default: one number")] = None,
+    workers: Annotated[int, typer.Option(help="Processes on this host that share the batch and the memory")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON")] = False,
 ) -> None:
     """Forecast the peak memory of training: a table of batch sizes, precisions and rematerialisation.
@@ -64,11 +68,32 @@ def plan(
 
         penstock plan model.py:build --data train/ --backend jax --json
     """
+    _check(model, data, batch, workers, backend, (memory, device_memory))
+    from penstock.guard.forecast.forecast import ForecastOptions, forecast
+
+    backend = backend or default_backend()
     example = example_of(data, target, shape, dtype, classes)
-    options = ForecastOptions(batch=batch, backend=backend, device_memory=device_memory)
+    options = ForecastOptions(batch=batch, backend=backend, device_memory=device_memory, workers=workers)
     with _progress(quiet=as_json):
         found = forecast(model, example, precision=precision, remat=remat, memory=memory, options=options)
     typer.echo(json.dumps(found.as_dict(), indent=2) if as_json else str(found))
+
+
+def _check(
+    model: str, data: str | None, batch: int, workers: int, backend: str | None, sizes: tuple[str | None, ...]
+) -> None:
+    """Refuse what is wrong with the options, before anything is loaded."""
+    check_code("MODEL", model, "returns the model")
+    if data is not None:
+        check_there(data)
+    for name, number in (("--batch", batch), ("--workers", workers)):
+        if number < 1:
+            raise InvalidInput(f"{name} must be at least 1, not {number}.")
+    if backend is not None and backend not in BACKENDS:
+        raise InvalidInput(f"--backend must be one of {', '.join(BACKENDS)}, not {backend!r}.")
+    for size in sizes:
+        if size is not None:
+            parse_size(size)
 
 
 def example_of(
@@ -81,12 +106,18 @@ def example_of(
         return _from_data(data, target)
     if shape is None:
         return None
+    import numpy as np
+
     x = np.zeros((ROWS, *_sides(shape)), _dtype(dtype))
     y = np.zeros((ROWS, 1), np.float32) if classes is None else np.arange(ROWS, dtype=np.int64) % max(1, classes)
     return x, y
 
 
 def _from_data(path: str, target: str | None) -> tuple[Any, Any]:
+    import numpy as np
+
+    from penstock.read.recognise import open_any
+
     stream = iter(open_any(path).batch(ROWS))
     first = next(stream, None)
     stream.close()
@@ -114,6 +145,8 @@ def _sides(text: str) -> list[int]:
 
 
 def _dtype(name: str) -> np.dtype[Any]:
+    import numpy as np
+
     try:
         return np.dtype(name)
     except TypeError:
@@ -123,6 +156,8 @@ def _dtype(name: str) -> np.dtype[Any]:
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[None]:
     """Show each probe while it runs."""
+    from rich.console import Console
+
     console = Console(stderr=True, quiet=quiet)
     with console.status("starting a process to probe the model ...") as status:
 

@@ -1,7 +1,7 @@
 """`penstock predict`: predictions for raw data, with the model of a run.
 
 Covers: the command's options and its progress bar.
-Does not cover: predicting (train/keras_predict.py).
+Does not cover: predicting (train/keras/predict.py).
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from penstock.cli.hush import hushed
-from penstock.cli.train import default_backend
+from penstock.cli.backend import default_backend
+from penstock.cli.paths import check_there
+from penstock.cli.quiet_stderr import hushed
 from penstock.core.errors import InvalidInput, MissingExtra, NotFound
 from penstock.memory.limits import limit
-from penstock.read.recognise import open_any
 from penstock.train.config import BACKENDS, read_config
-from penstock.train.recipe import recipe_of_model
 from penstock.watch.run_folder import CONFIG, MODEL
+
+ENDINGS = (".parquet", ".csv", ".jsonl", ".npy")
+"""As penstock.guard.write_predictions has them; a test compares them."""
 
 
 def predict(
     model: Annotated[Path, typer.Argument(help="Run folder, its model.keras, or small.keras of penstock shrink")],
     data: Annotated[str, typer.Argument(help="Raw data of any format that penstock train takes; the target may lack")],
-    out: Annotated[Path, typer.Option(help="File to write: .parquet, or .npy for numbers")] = Path(
+    out: Annotated[Path, typer.Option(help="File to write: .parquet, .csv or .jsonl; .npy for numbers")] = Path(
         "predictions.parquet"
     ),
     batch: Annotated[int, typer.Option(help="Rows at a time")] = 256,
@@ -46,6 +46,8 @@ def predict(
 
         penstock predict runs/prices new.csv --out prices.parquet
 
+        penstock predict runs/prices new.csv --out prices.csv
+
         penstock predict runs/photos/model.keras incoming/ --memory 1GB
     """
     file = model / MODEL if model.is_dir() else model
@@ -53,9 +55,17 @@ def predict(
         finished = " It is not trained to the end: penstock train --resume --out" if (model / CONFIG).exists() else ""
         raise NotFound(f"There is no model at {file}.{finished and f'{finished} {model}'}")
     os.environ["KERAS_BACKEND"] = _backend(file.parent, backend)
-    if batch < 1 or out.suffix not in (".parquet", ".npy"):
-        raise InvalidInput(f"--batch must be at least 1 (it is {batch}), and --out end in .parquet or .npy ({out}).")
-    open_any(data, query=query)  # what is not there, or not understood, is told before a framework is loaded
+    if batch < 1:
+        raise InvalidInput(f"--batch must be at least 1, not {batch}.")
+    if out.suffix not in ENDINGS:
+        raise InvalidInput(
+            f"--out must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}, not {out.suffix or out.name}."
+        )
+    check_there(data)
+    from penstock.read.recognise import open_any
+    from penstock.train.recipe import recipe_of_model
+
+    open_any(data, query=query)  # what is not there, or not understood, is reported before a framework is loaded
     out.parent.mkdir(parents=True, exist_ok=True)
     recipe_of_model(file)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -69,9 +79,12 @@ def _written(file: Path, data: str, out: Path, query: str | None, batch: int) ->
     """Predict behind a progress bar; returns the rows."""
     try:
         with hushed():
-            from penstock.train.keras_predict import predict as write  # the framework comes in here
+            from penstock.train.keras.predict import predict as write  # the framework comes in here
     except ModuleNotFoundError as error:
         raise MissingExtra(what="penstock predict", extra=os.environ["KERAS_BACKEND"]) from error
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

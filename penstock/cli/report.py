@@ -12,12 +12,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from penstock.watch.report import picture_of, write_report
 from penstock.watch.run_folder import find_run
-from penstock.watch.summary import summarise
-from penstock.watch.tensorboard import export_scalars
 
 
 def report(
@@ -40,8 +36,13 @@ def report(
         penstock report runs/mnist --tensorboard tb/mnist
     """
     folder = find_run(run)
+    from rich.console import Console
+
+    from penstock.watch.report import report_data, write_report
+    from penstock.watch.summary import summarise
+
     with Console(stderr=True).status("Reading the run's events"):  # half a minute for a run of a million steps
-        picture = picture_of(folder)
+        picture = report_data(folder)
     if as_json:
         typer.echo(json.dumps(picture, allow_nan=False))
     else:
@@ -52,7 +53,8 @@ def report(
         if open_page:
             webbrowser.open(path.resolve().as_uri())
     if tensorboard is not None:
-        from penstock.sources.tfrecord_write import frame  # compiles its checksum: only where it is used
+        from penstock.sources.tfrecord.write import frame  # compiles its checksum: only where it is used
+        from penstock.watch.export.tensorboard import export_scalars
 
         _, count = export_scalars(folder, tensorboard, frame)
         typer.echo(f"TensorBoard: {count} records in {tensorboard}", err=as_json)

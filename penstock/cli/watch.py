@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import webbrowser
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from penstock.core.errors import NotFound
-from penstock.watch.live import HOST, PORT, Watching, is_local, run_watch
+from penstock.watch.address import HOST, PORT
+
+if TYPE_CHECKING:
+    from penstock.watch.live.start import Watching
 
 
 def watch(
@@ -35,6 +37,10 @@ def watch(
     """
     if not folder.exists():
         raise NotFound(f"There is no folder {folder}. Give the folder that `penstock train --out` writes.")
+    from rich.console import Console
+
+    from penstock.watch.live.start import is_local, run_watch
+
     console = Console(stderr=True)
 
     def tell(watching: Watching) -> None:
@@ -42,7 +48,7 @@ def watch(
         if not is_local(host):
             console.print(
                 f"[bold yellow]Other machines can reach this page[/] on {host}:{watching.port}, unencrypted. "
-                "Whoever has the address above, with its token, sees the runs.",
+                "Anyone with the address above, including its token, can see the runs.",
                 highlight=False,
             )
         console.print("Ctrl-C ends it.", style="dim")

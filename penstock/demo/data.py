@@ -1,7 +1,7 @@
 """Makes the demonstration's data: pictures of stripes in two directions, and a table with a label to learn.
 
 Covers: writing both, in bounded memory, once.
-Does not cover: reading them (demo/naive.py, demo/train.py).
+Does not cover: reading them (naive.py, train.py).
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import numpy as np
-
 IMAGE_SIDE = 128
 IMAGE_BATCH = 64
 TABLE_BATCH = 4096
@@ -18,7 +16,9 @@ TABLE_BATCH = 4096
 
 def main(kind: str, path: str) -> None:
     """Load the whole dataset into arrays and hand them to Keras."""
-    from penstock.train.keras_models import compile_model, small_model
+    import numpy as np  # here: the command's help shows the constants above
+
+    from penstock.train.keras.models import compile_model, small_model
     from penstock.train.recipe import InputSpec, Target
 
     target = Target("label", "classes", ("0", "1"))

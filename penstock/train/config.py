@@ -1,7 +1,7 @@
 """What a run was asked to do, as it is kept in its folder.
 
 Covers: the options of a run, checking them, config.json.
-Does not cover: the command line (cli/train.py), what was learned from the data (train/recipe.py).
+Does not cover: the command line (cli/train.py), what was learned from the data (recipe.py).
 """
 
 from __future__ import annotations
@@ -15,15 +15,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.core.durable import private_folder, write_private
 from penstock.core.errors import InvalidInput, NotFound
+from penstock.core.secrets import without_secrets
 from penstock.core.sizes import parse_size
+from penstock.core.sizes import size as written_size
 from penstock.watch.run_folder import CONFIG
 
 BACKENDS = ("tensorflow", "torch", "jax")
 PRECISIONS = {"auto": "auto", "float32": None, "mixed": "mixed_bfloat16"}
 """What the command calls a precision, and what the guard calls it; None leaves the model's own."""
 TASKS = ("auto", "classes", "number")
+ENGINES = ("torchrun", "ray")
 MODELS = ("cnn", "mlp", "text")
+LEAST_NBYTES = {"tensorflow": 400_000_000, "torch": 350_000_000, "jax": 230_000_000}
+"""What no process with Keras and a backend stays below, files that the kernel can drop not counted."""
 DATA_ENV = "PENSTOCK_TRAIN_DATA"
 """Where a worker finds an address with a password, which is never written down."""
 
@@ -52,6 +58,13 @@ class Config:
     forecast: bool = True
     deterministic: bool = True
     callbacks: str | None = None
+    workers: int = 1
+    """Processes that train together."""
+    engine: str = "torchrun"
+    cluster: str | None = None
+    on_error: str = "raise"
+    """"skip" leaves damaged rows and files out, up to `max_errors`: a count, or below 1 a share of the rows."""
+    max_errors: float | None = None
 
     @property
     def memory_nbytes(self) -> int | None:
@@ -73,6 +86,16 @@ def check(config: Config) -> Config:
         raise InvalidInput(f"--backend must be one of {', '.join(BACKENDS)}, not {config.backend!r}.")
     if config.precision not in PRECISIONS:
         raise InvalidInput(f"--precision must be one of {', '.join(PRECISIONS)}, not {config.precision!r}.")
+    if config.workers < 1:
+        raise InvalidInput(f"--workers must be at least 1, not {config.workers}.")
+    if config.engine not in ENGINES:
+        raise InvalidInput(f"--engine must be one of {', '.join(ENGINES)}, not {config.engine!r}.")
+    if config.workers > 1 and config.backend == "tensorflow":
+        raise InvalidInput(
+            "--workers: Keras 3 does not train across TensorFlow processes. Add --backend torch (or jax)."
+        )
+    if config.cluster is not None and config.engine != "ray":
+        raise InvalidInput("--cluster is the address of a Ray cluster: add --engine ray.")
     if config.task not in TASKS:
         raise InvalidInput(f"--task must be one of {', '.join(TASKS)}, not {config.task!r}.")
     if config.learning_rate <= 0 or config.checkpoint_minutes < 0:
@@ -80,13 +103,33 @@ def check(config: Config) -> Config:
     sides = config.image_size if isinstance(config.image_size, tuple) else (config.image_size or 1,)
     if min(sides) < 1 or config.image_size == 0:
         raise InvalidInput(f"--image-size must be at least 1, not {config.image_size}.")
-    for size in (config.memory, config.device_memory):
-        if size is not None:
-            parse_size(size)
+    if config.on_error not in ("raise", "skip"):
+        raise InvalidInput(f"--on-error must be raise or skip, not {config.on_error!r}.")
+    if config.max_errors is not None and (config.max_errors < 0 or config.on_error != "skip"):
+        raise InvalidInput("--max-errors is a count, or below 1 a share of the rows, and goes with --on-error skip.")
+    _check_memory(config)
     _check_model(config.model)
     if config.callbacks is not None:
         _check_code("--callbacks", config.callbacks, "returns them")
     return config
+
+
+def _check_memory(config: Config) -> None:
+    for size in (config.memory, config.device_memory):
+        if size is not None:
+            parse_size(size)
+    if config.memory is None:
+        return
+    if config.memory.strip().isdigit() and int(config.memory) < 1_000_000:
+        raise InvalidInput(
+            f"--memory {config.memory} would be {config.memory} bytes. Write a unit: --memory {config.memory}GB."
+        )
+    if parse_size(config.memory) < LEAST_NBYTES[config.backend]:
+        least = written_size(LEAST_NBYTES[config.backend])
+        raise InvalidInput(
+            f"--memory {config.memory} is too little: Keras with {config.backend} alone takes about {least}. "
+            f"Give at least 1GB, or try --backend jax, which takes the least."
+        )
 
 
 def _check_model(model: str) -> None:
@@ -127,7 +170,7 @@ def parse_image_size(text: str) -> int | tuple[int, int]:
 
 def write_config(folder: Path, config: Config) -> None:
     """Keep the options, whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     write_json(folder / CONFIG, config.as_dict())
 
 
@@ -148,6 +191,22 @@ def read_config(folder: Path) -> Config:
     return config if given is None else dataclasses.replace(config, data=given)
 
 
+def refuse_foreign_code(folder: Path, config: Config) -> None:
+    """Code that a run folder names is run when the run goes on: only if nobody else could have named it."""
+    named = [name for name in (config.model, config.callbacks) if name and ".py" in name]
+    if not named or os.name != "posix":
+        return
+    for path in (folder, folder / CONFIG):
+        about = path.stat()
+        if about.st_uid == os.getuid() and not about.st_mode & 0o002:
+            continue
+        whose = "belongs to another user" if about.st_uid != os.getuid() else "can be written by everyone"
+        raise InvalidInput(
+            f"{path} {whose}, and going on would run code that it names: {' and '.join(named)}. Look at it, then give "
+            f"--trust."
+        )
+
+
 def new_folder(data: str, root: Path = Path("runs")) -> Path:
     """A folder for a run nobody named: after the data and the time, so that runs sort."""
     bare = re.sub(r"[?#].*$", "", data).rstrip("/")
@@ -161,12 +220,10 @@ def new_folder(data: str, root: Path = Path("runs")) -> Path:
 
 
 def without_password(text: str) -> str:
-    """An address without the password in it; anything else as it is."""
-    return re.sub(r"^(\w+://[^/@:]*):[^@/]*@", r"\1@", text)
+    """An address without the secrets in it; anything else as it is."""
+    return without_secrets(text)
 
 
 def write_json(path: Path, values: Any) -> None:
     """Write a JSON file that is whole or not there."""
-    fresh = path.with_name(path.name + ".new")
-    fresh.write_text(json.dumps(values, indent=1, allow_nan=False) + "\n")
-    os.replace(fresh, path)
+    write_private(path, json.dumps(values, indent=1, allow_nan=False) + "\n")

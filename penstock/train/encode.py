@@ -1,7 +1,7 @@
 """Raw rows to the model's input, a block at a time.
 
 Covers: applying a recipe to columns, vectorised; leaving out rows whose target is missing or unknown.
-Does not cover: learning the recipe (train/learn.py).
+Does not cover: learning the recipe (learn.py).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.sources.decode import ImageOptions, decode_image_into
+from penstock.sources.images.decode import ImageOptions, decode_image_into
+from penstock.train.inspect import as_row
 from penstock.train.learn import side_by_side
-from penstock.train.look import as_row
-from penstock.train.recipe import Category, Numbers, Picture, Recipe, Target, Text
+from penstock.train.recipe import Category, DataRecipe, Numbers, Picture, Target, Text
 from penstock.train.statistics import as_text, words_of
 
 ROWS_AT_A_TIME = 4096
@@ -26,7 +26,7 @@ TEXTS_AT_A_TIME = 1024
 class Encoder:
     """A function of blocks for `map_batches`. With `target`: (x, y); without: x alone."""
 
-    def __init__(self, recipe: Recipe, *, target: bool) -> None:
+    def __init__(self, recipe: DataRecipe, *, target: bool) -> None:
         self.recipe, self.target = recipe, target
 
     def __call__(self, *parts: Any) -> Any:

@@ -1,7 +1,7 @@
 """The first look at the data: how it is read, which columns there are, what is learned from what.
 
 Covers: opening any data so that rows are dicts of columns or pairs, and reading no more columns than needed.
-Does not cover: recognising formats (read/recognise.py), judging columns (train/roles.py).
+Does not cover: recognising formats (read/recognise.py), judging columns (roles.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.core.source import Source
 from penstock.core.tree import flatten
 from penstock.dataset import Dataset
 from penstock.read.recognise import kind_of, open_any
-from penstock.train.roles import Role, Roles, choose_target, find_roles
+from penstock.train.roles import TIME, Role, Roles, choose_target, find_roles
 
 LOOKED_AT = 512
 """Rows by which columns are judged; of pictures a few are enough."""
@@ -34,7 +34,7 @@ _IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff")
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReaderSettings:
     """How to open the data again, for the run and for predictions. Plain values.
 
     `names` are the columns to read. `matrix`: all of them are numbers and are read side by side as "x".
@@ -55,27 +55,37 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Looked:
+class Inspected:
     """What a first look found."""
 
-    reading: Reading
+    reading: ReaderSettings
     roles: Roles
 
 
-def look(data: str, *, query: str | None, target: str | None, image_size: int | tuple[int, int] | None) -> Looked:
+def inspect_data(
+    data: str,
+    *,
+    query: str | None,
+    target: str | None,
+    image_size: int | tuple[int, int] | None,
+    on_error: Mapping[str, Any] | None = None,
+) -> Inspected:
     """Judge the data by its schema and its first rows. `image_size` is a side, or (height, width)."""
     asked = (image_size, image_size) if isinstance(image_size, int) else image_size
     kind = kind_of(data)
-    ds = open_any(data, query=query)
+    ds = open_any(data, query=query, **(on_error or {}))
     fields, pair = _labelled(ds, data, kind)
     wanted = choose_target([f.name for f in fields], target, data, pair=pair)
     picture = kind in _IMAGES or any(len(f.shape) in (2, 3) for f in fields)
-    rows = [as_row(sample) for sample in islice(iter(ds.take(LOOKED_AT)), PICTURES_LOOKED_AT if picture else None)]
+    rows = [
+        as_row(sample)
+        for sample in islice(iter(ds.shard(0, 1).take(LOOKED_AT)), PICTURES_LOOKED_AT if picture else None)
+    ]
     if not rows:
         raise InvalidInput(f"{data} has no rows.")
     roles = find_roles(fields, rows, wanted, data)
     roles = dataclasses.replace(roles, features=tuple(_sized(role, rows, asked) for role in roles.features))
-    return Looked(_reading(kind, roles, wanted, pair), _as_read(kind, roles, wanted, pair))
+    return Inspected(_reading(kind, roles, wanted, pair), _as_read(kind, roles, wanted, pair))
 
 
 def check_data(data: str, *, query: str | None, target: str | None) -> None:
@@ -85,14 +95,29 @@ def check_data(data: str, *, query: str | None, target: str | None) -> None:
     """
     kind = kind_of(data)
     if kind in _IMAGES:
+        if target is not None:
+            raise InvalidInput(
+                f"--target {target} names a column, but {data} holds pictures, whose class folders are the labels. "
+                f"Leave --target out."
+            )
         return
     ds = open_any(data, query=query)
     fields, pair = _labelled(ds, data, kind)
     choose_target([f.name for f in fields], target, data, pair=pair)
 
 
-def open_reading(data: str, reading: Reading, *, query: str | None = None, with_target: bool = True) -> Dataset:
-    """The rows as they were judged; `with_target=False` for data that need not have the target."""
+def open_reading(
+    data: str,
+    reading: ReaderSettings,
+    *,
+    query: str | None = None,
+    with_target: bool = True,
+    on_error: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """The rows as they were judged; `with_target=False` for data that need not have the target.
+
+    `on_error` holds the reader's options for damaged data.
+    """
     options: dict[str, Any] = {}
     target = reading.target if with_target else None
     if reading.matrix:
@@ -101,7 +126,7 @@ def open_reading(data: str, reading: Reading, *, query: str | None = None, with_
         options = {"columns": [*reading.names, *([target] if target is not None else [])]}
     elif reading.kind in ("tfrecord", "tfrecords"):
         options = {"features": [*reading.names, *([target] if target is not None else [])]}
-    return open_any(data, query=query, size=reading.size, **options)
+    return open_any(data, query=query, size=reading.size, **options, **(on_error or {}))
 
 
 def source_of(ds: Dataset) -> Source:
@@ -162,14 +187,14 @@ def _sized(role: Role, rows: list[dict[str, Any]], asked: tuple[int, int] | None
     return dataclasses.replace(role, shape=(USUAL_SIDE, USUAL_SIDE, channels))
 
 
-def _reading(kind: str, roles: Roles, target: str, pair: bool) -> Reading:
+def _reading(kind: str, roles: Roles, target: str, pair: bool) -> ReaderSettings:
     pictures = roles.of("image")
     height_width = (pictures[0].shape[0], pictures[0].shape[1]) if pictures else None
     size = (int(height_width[0] or 0), int(height_width[1] or 0)) if height_width else None
     names = tuple(role.name for role in roles.features)
     if kind not in (*_IMAGES, "tar", "tgz"):
         size = None
-    return Reading(kind, names, target, _all_numbers(kind, roles, pair), pair, size)
+    return ReaderSettings(kind, names, target, _all_numbers(kind, roles, pair), pair, size)
 
 
 def _as_read(kind: str, roles: Roles, target: str, pair: bool) -> Roles:
@@ -181,4 +206,5 @@ def _as_read(kind: str, roles: Roles, target: str, pair: bool) -> Roles:
 
 
 def _all_numbers(kind: str, roles: Roles, pair: bool) -> bool:
-    return kind in TABLES and not pair and all(r.kind == "number" and r.width == 1 for r in roles.features)
+    plain = all(r.kind == "number" and r.width == 1 and r.dtype != TIME for r in roles.features)
+    return kind in TABLES and not pair and plain

@@ -1,11 +1,12 @@
 """One pass over the training rows, a block at a time: what the recipe has to know.
 
 Covers: surveying blocks in worker threads, merging them in order, deciding what the target is.
-Does not cover: the statistics themselves (train/statistics.py), which columns (train/roles.py).
+Does not cover: the statistics themselves (statistics.py), which columns (roles.py).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,14 +14,17 @@ from typing import Any
 import numpy as np
 
 from penstock.core.errors import InvalidInput
+from penstock.core.events import events
 from penstock.core.schema import OBJECT
 from penstock.core.source import Source
 from penstock.dataset import Dataset
 from penstock.memory.account import add_holder
-from penstock.train.look import Looked, as_row
-from penstock.train.recipe import Category, Numbers, Picture, Recipe, Target, Text
+from penstock.train.inspect import Inspected, as_row
+from penstock.train.recipe import Category, DataRecipe, Numbers, Picture, Target, Text
 from penstock.train.roles import Roles
 from penstock.train.statistics import Lengths, Spread, Tally, as_text, lengths_of, words_of
+
+_log = logging.getLogger("penstock")
 
 ROWS_AT_A_TIME = 4096
 """Rows surveyed together: as float64, beside squares of differences, a whole block would be many times itself."""
@@ -34,12 +38,20 @@ BUCKETS = 1_000
 MOST_WORDS = 20_000
 LONGEST = 256
 SHORTEST = 8
+FEW_BLOCKS = 4
+"""Below this, nothing is said about the order of the rows: all of them are mixed at once."""
+SORTED = 0.2
+SORTED_BY = 0.5
+"""Of columns beside the target: many are clustered a little, few so much that the rows are in their order."""
+ROUNDING = 1e-9
+SHOWN = 3
+"""Columns that a message names."""
 COVERED = 0.95
 """Share of texts that fit the length whole."""
 
 
 @dataclass
-class Part:
+class BlockStatistics:
     """What one block of rows says; merged, what all say."""
 
     rows: int = 0
@@ -51,8 +63,37 @@ class Part:
     target: Tally = field(default_factory=Tally)
     target_spread: Spread | None = None
     target_whole: bool = True
+    blocks: int = 0
+    alike: float = 0.0
+    """Pairs of rows of one block with the same target, over the rows of the block, summed."""
+    around: float = 0.0
+    """Rows times the square of the mean target, block by block, summed."""
+    numbers_around: np.ndarray | float = 0.0
+    """The same of each column of numbers; times are among them."""
 
-    def merge(self, other: Part) -> None:
+    @property
+    def clustered(self) -> float:
+        """How much the block a row is in tells about its target: 0 in random order, 1 where blocks have one value."""
+        rows, spread = sum(self.target.counts.values()), self.target_spread
+        if self.blocks < FEW_BLOCKS:
+            return 0.0
+        if spread is not None and float(spread.m2[0]) > 0:  # the share of the variance that lies between blocks
+            return float((self.around - spread.count[0] * spread.mean[0] ** 2) / spread.m2[0])
+        overall = sum(count * count for count in self.target.counts.values()) / max(1, rows) ** 2
+        return (self.alike / rows - overall) / (1 - overall) if rows and overall < 1 else 0.0
+
+    def sorted_columns(self, names: list[str]) -> list[str]:
+        """Columns of numbers or times by which the rows are sorted or clustered, the most telling first."""
+        spread = self.numbers
+        if spread is None or self.blocks < FEW_BLOCKS:
+            return []
+        middle = spread.count * spread.mean**2
+        # Of values that differ by less than their rounding, nothing can be said.
+        known = spread.m2 > ROUNDING * middle
+        shares = np.where(known, (self.numbers_around - middle) / np.where(known, spread.m2, 1.0), 0.0)
+        return list(dict.fromkeys(names[i] for i in np.argsort(-shares, kind="stable") if shares[i] > SORTED_BY))
+
+    def merge(self, other: BlockStatistics) -> None:
         """Add the next block."""
         self.rows, self.without_target = self.rows + other.rows, self.without_target + other.without_target
         self.numbers = _merged(self.numbers, other.numbers)
@@ -60,6 +101,9 @@ class Part:
         self.target_spread = _merged(self.target_spread, other.target_spread)
         self.target.merge(other.target)
         self.target_whole = self.target_whole and other.target_whole
+        self.blocks, self.alike = self.blocks + other.blocks, self.alike + other.alike
+        self.around += other.around
+        self.numbers_around = self.numbers_around + other.numbers_around
         if self.categories:
             for mine, theirs in zip(self.categories, other.categories, strict=True):
                 mine.merge(theirs)
@@ -72,8 +116,8 @@ class Part:
         return sum(tally.nbytes for tally in (*self.categories, self.target, *([self.words] if self.words else [])))
 
 
-class Survey:
-    """A function of blocks for `map_batches`: many rows in, one row with a `Part` out."""
+class ColumnSurvey:
+    """A function of blocks for `map_batches`: many rows in, one row with `BlockStatistics` out."""
 
     def __init__(self, roles: Roles, y: str) -> None:
         self.roles, self.y = roles, y
@@ -84,15 +128,17 @@ class Survey:
         out[0] = self.part(columns)
         return {"part": out}
 
-    def part(self, columns: dict[str, Any]) -> Part:
+    def part(self, columns: dict[str, Any]) -> BlockStatistics:
         """What these rows say."""
-        part = Part(rows=len(columns[self.y]))
+        part = BlockStatistics(rows=len(columns[self.y]))
         self._survey_target(part, np.asarray(columns[self.y]))
         numbers = [role.name for role in self.roles.of("number")]
         if numbers:
             for first in range(0, part.rows, ROWS_AT_A_TIME):
                 rows = {name: columns[name][first : first + ROWS_AT_A_TIME] for name in numbers}
                 part.numbers = _merged(part.numbers, Spread.of(side_by_side(rows, numbers, np.float64)))
+        if part.numbers is not None:
+            part.numbers_around = part.numbers.count * part.numbers.mean**2
         part.categories = [Tally.of(as_text(columns[role.name])) for role in self.roles.of("category")]
         texts = [role.name for role in self.roles.of("text")]
         # Some texts at a time, too: the words of a whole block, beside the table that counts them, are many times it.
@@ -102,7 +148,7 @@ class Survey:
             part.lengths = _merged(part.lengths, lengths_of(words))
         return part
 
-    def _survey_target(self, part: Part, y: np.ndarray) -> None:
+    def _survey_target(self, part: BlockStatistics, y: np.ndarray) -> None:
         if y.dtype != OBJECT and y.ndim > 1:
             if int(np.prod(y.shape[1:])) != 1:
                 raise InvalidInput(f"The target has rows of shape {y.shape[1:]}; it must be one value a row.")
@@ -111,29 +157,32 @@ class Survey:
         part.target = Tally.of(text)
         part.target.most = 4 * MOST_CLASSES
         part.without_target = text.null_count
+        part.blocks = 1
+        part.alike = sum(count * count for count in part.target.counts.values()) / max(1, len(text))
         if y.dtype != OBJECT:
             values = y.astype(np.float64).reshape(-1, 1)
             part.target_spread = Spread.of(values)
+            part.around = float(part.target_spread.count[0] * part.target_spread.mean[0] ** 2)
             finite = values[np.isfinite(values)]
             part.target_whole = bool(np.all(finite == np.round(finite)))
 
 
 def learn(
     source: Source,
-    looked: Looked,
+    looked: Inspected,
     *,
     task: str,
     progress: Callable[[int], None] = lambda rows: None,
-) -> Recipe:
-    """Read all rows of a source once and make the recipe. `progress` is told the rows so far."""
+) -> DataRecipe:
+    """Read all rows of a source once and make the recipe. `progress` is called with the rows read so far."""
     reading, roles = looked.reading, looked.roles
     assert reading.y is not None
-    survey = Survey(roles, reading.y)
-    total = Part()
+    survey = ColumnSurvey(roles, reading.y)
+    total = BlockStatistics()
     total.target.most = 4 * MOST_CLASSES
     forget = add_holder("preparation", lambda: total.nbytes)
     try:
-        with iter(Dataset.of(source).map_batches(survey, workers="thread")) as blocks:
+        with iter(Dataset.of(source).shard(0, 1).map_batches(survey, workers="thread")) as blocks:
             for block in blocks:
                 total.merge(block["part"])
                 progress(total.rows)
@@ -141,11 +190,32 @@ def learn(
         forget()
     if not total.rows - total.without_target:
         raise InvalidInput(f"No row has a value of {reading.target!r}, the target.")
+    columns = list(reading.names) if reading.matrix else [r.name for r in roles.of("number") for _ in range(r.width)]
+    _tell_sorted(total, str(reading.target), columns)
     rows = {"train": total.rows - total.without_target, "without_target": total.without_target}
     return recipe_of(looked, total, task, rows)
 
 
-def recipe_of(looked: Looked, part: Part, task: str, rows: dict[str, int]) -> Recipe:
+def _tell_sorted(total: BlockStatistics, target: str, numbers: list[str]) -> None:
+    """Say that neighbouring rows are alike, by their target or by a time or number; training mixes them."""
+    if total.clustered > SORTED:
+        events.emit("train.sorted", target, clustered=round(total.clustered, 3))
+        _log.warning(
+            "The rows are sorted or clustered by the target %r: where a row stands explains %.0f %% of it. "
+            "Training reads them in an order that mixes all of the data.",
+            target,
+            100 * total.clustered,
+        )
+    by = total.sorted_columns(numbers)
+    if by:
+        events.emit("train.sorted_by", target, columns=by[:SHOWN])
+        _log.warning(
+            "The rows are sorted or clustered by %s. Training reads them in an order that mixes all of the data.",
+            ", ".join(repr(name) for name in by[:SHOWN]),
+        )
+
+
+def recipe_of(looked: Inspected, part: BlockStatistics, task: str, rows: dict[str, int]) -> DataRecipe:
     """The recipe that the survey of all rows gives."""
     roles = looked.roles
     numbers = roles.of("number")
@@ -165,7 +235,7 @@ def recipe_of(looked: Looked, part: Part, task: str, rows: dict[str, int]) -> Re
         height, width, channels = (int(n or 0) for n in pictures[0].shape)
         first, shape = pictures[0], (height, width, channels)
         picture = Picture(first.name, shape, first.dtype, encoded=first.kind == "image bytes")
-    return Recipe(
+    return DataRecipe(
         reading=looked.reading,
         target=target_of(looked, part, task),
         numbers=_numbers([r.name for r in numbers], part.numbers) if part.numbers is not None else None,
@@ -177,7 +247,7 @@ def recipe_of(looked: Looked, part: Part, task: str, rows: dict[str, int]) -> Re
     )
 
 
-def target_of(looked: Looked, part: Part, task: str) -> Target:
+def target_of(looked: Inspected, part: BlockStatistics, task: str) -> Target:
     """Whether the target is one of some classes or a number, by its type and how many values it has."""
     name, tally, spread = looked.reading.y or "", part.target, part.target_spread
     many = tally.forgotten > 0 or len(tally.counts) > MOST_CLASSES
@@ -234,7 +304,7 @@ def _category(name: str, tally: Tally) -> Category:
     return Category(name, tuple(values if many else sorted(values)), BUCKETS if many else 0)
 
 
-def _fractions(part: Part) -> bool:
+def _fractions(part: BlockStatistics) -> bool:
     """Whether the target may be a measurement that happens to be whole so far: it is stored with missing values."""
     return part.target_spread is not None and bool(part.target_spread.missing.any())
 

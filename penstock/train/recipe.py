@@ -1,7 +1,7 @@
 """What was learned about the columns, kept beside the model so that it can be given raw data.
 
 Covers: the recipe as plain values, prepare.json, the inputs and outputs that a model gets.
-Does not cover: learning it (train/learn.py), applying it (train/encode.py).
+Does not cover: learning it (learn.py), applying it (encode.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from penstock.core.errors import InvalidInput, NotFound
 from penstock.train.config import write_json
-from penstock.train.look import Reading
+from penstock.train.inspect import ReaderSettings
 from penstock.watch.run_folder import OWN_PREPARE, PREPARE, preparation_of
 
 VERSION = 1
@@ -105,10 +105,10 @@ class InputSpec:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class DataRecipe:
     """All that turns raw rows into what the model takes."""
 
-    reading: Reading
+    reading: ReaderSettings
     target: Target
     numbers: Numbers | None = None
     categories: tuple[Category, ...] = ()
@@ -153,12 +153,12 @@ class Recipe:
         return f"{', '.join(parts)} -> {what}{goal}"
 
 
-def write_recipe(folder: Path, recipe: Recipe) -> None:
+def write_recipe(folder: Path, recipe: DataRecipe) -> None:
     """Keep the recipe, whole or not at all."""
     _write(folder / PREPARE, recipe)
 
 
-def keep_recipe(recipe: Recipe | None, model_file: Path) -> Path | None:
+def keep_recipe(recipe: DataRecipe | None, model_file: Path) -> Path | None:
     """Keep the recipe of one model beside its file; without one, what an earlier model of that name had goes."""
     path = model_file.with_suffix(OWN_PREPARE)
     if recipe is None:
@@ -168,7 +168,7 @@ def keep_recipe(recipe: Recipe | None, model_file: Path) -> Path | None:
     return path
 
 
-def recipe_of_model(model_file: Path) -> Recipe:
+def recipe_of_model(model_file: Path) -> DataRecipe:
     """The recipe beside a model: its own, or that of its run folder."""
     path = preparation_of(model_file)
     if not path.exists():
@@ -180,7 +180,7 @@ def recipe_of_model(model_file: Path) -> Recipe:
     return _read(path)
 
 
-def read_recipe(folder: Path) -> Recipe:
+def read_recipe(folder: Path) -> DataRecipe:
     """The recipe of a run folder."""
     path = folder / PREPARE
     if not path.exists():
@@ -188,11 +188,11 @@ def read_recipe(folder: Path) -> Recipe:
     return _read(path)
 
 
-def _write(path: Path, recipe: Recipe) -> None:
+def _write(path: Path, recipe: DataRecipe) -> None:
     write_json(path, {"version": VERSION, **dataclasses.asdict(recipe)})
 
 
-def _read(path: Path) -> Recipe:
+def _read(path: Path) -> DataRecipe:
     try:
         values = json.loads(path.read_text())
         if values.pop("version") != VERSION:
@@ -204,14 +204,14 @@ def _read(path: Path) -> Recipe:
         raise InvalidInput(f"{path} cannot be read: {error}.") from error
 
 
-def _from_json(values: dict[str, Any]) -> Recipe:
+def _from_json(values: dict[str, Any]) -> DataRecipe:
     def made(kind: Any, found: dict[str, Any] | None) -> Any:
         if found is None:
             return None
         return kind(**{name: tuple(v) if isinstance(v, list) else v for name, v in found.items()})
 
-    return Recipe(
-        reading=made(Reading, values["reading"]),
+    return DataRecipe(
+        reading=made(ReaderSettings, values["reading"]),
         target=made(Target, values["target"]),
         numbers=made(Numbers, values["numbers"]),
         categories=tuple(made(Category, one) for one in values["categories"]),

@@ -1,13 +1,15 @@
 """What each column is for, judged by its type and a look at the first rows.
 
 Covers: choosing the target, and telling numbers, categories, text and pictures apart.
-Does not cover: learning from all rows (train/learn.py), reading (train/look.py).
+Does not cover: learning from all rows (learn.py), reading (inspect.py).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -21,9 +23,15 @@ TARGETS = ("label", "target", "class", "y", "cls", "labels")
 """Names that mean the target where nobody says which column it is."""
 WORDS = 3.5
 """Text of more words than this on average is text; shorter text names a category."""
+KEY_ROWS = 32
+"""From so many rows on, whole numbers that never repeat may be a key."""
+A_KEY = "it numbers the rows, like a key"
 IDENTIFIER_ROWS = 200
 """From so many rows on, text that never repeats is taken for an identifier."""
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"BM", b"GIF8", b"II*\0", b"MM\0*")
+
+
+TIME = "time"
 
 
 @dataclass(frozen=True)
@@ -35,13 +43,13 @@ class Role:
     width: int = 1
     shape: tuple[int | None, ...] = ()
     dtype: str = "uint8"
-    """Of pictures: bytes, or numbers that are taken as they are."""
+    """Of pictures: bytes, or numbers that are taken as they are. Of times: `TIME`."""
     why: str = ""
 
 
 @dataclass(frozen=True)
 class Roles:
-    """The target and the columns that it is told from."""
+    """The target and the columns that predict it."""
 
     target: str | None
     features: tuple[Role, ...]
@@ -54,8 +62,12 @@ class Roles:
 
 def find_roles(fields: Sequence[Field], rows: Sequence[Mapping[str, Any]], target: str | None, where: str) -> Roles:
     """Judge all columns; `rows` are the first few samples."""
-    found = [judge(f, [row.get(f.name) for row in rows]) for f in fields if f.name != target]
+    others = [f for f in fields if f.name != target]
+    found = [judge(f, [row.get(f.name) for row in rows]) for f in others]
     features = tuple(role for role in found if role.kind != "ignored")
+    if not features:  # then even a column that numbers the rows is better than none
+        features = tuple(_judge_numbers(f) for f, role in zip(others, found, strict=True) if role.why == A_KEY)
+        found = [role for role in found if role.why != A_KEY]
     if not features:
         reasons = "; ".join(f"{role.name}: {role.why}" for role in found) or "there is no other column"
         raise InvalidInput(f"{where} has nothing to learn from besides the target: {reasons}.")
@@ -84,14 +96,25 @@ def judge(column: Field, values: Sequence[Any]) -> Role:
     if column.dtype == OBJECT:
         return _judge_objects(column, [value for value in values if value is not None])
     if column.dtype.kind in "biufMm":
+        if _is_key(column, values):
+            return Role(column.name, "ignored", why=A_KEY)
         return _judge_numbers(column)
     return Role(column.name, "ignored", why=f"{column.dtype} is not something a model takes")
+
+
+def _is_key(column: Field, values: Sequence[Any]) -> bool:
+    """Whether whole numbers only tell rows apart: all differ, and the name says so or they count up by one."""
+    if column.dtype.kind not in "iu" or column.shape != () or len(values) < KEY_ROWS or len(set(values)) < len(values):
+        return False
+    named = re.fullmatch(r"(?:.*[_ ])?(?:id|key|pk|index|rowid|uuid|no|nr)|unnamed: 0|", column.name.lower())
+    counts_up = values[0] in (0, 1) and all(int(b) - int(a) == 1 for a, b in pairwise(values))
+    return bool(named) or counts_up
 
 
 def _judge_numbers(column: Field) -> Role:
     shape = column.shape
     if shape == ():
-        return Role(column.name, "number")
+        return Role(column.name, "number", dtype=TIME if column.dtype.kind in "Mm" else "uint8")
     if len(shape) == 1 and shape[0]:
         return Role(column.name, "number", width=shape[0], shape=shape)
     if len(shape) in (2, 3) and column.dtype.kind in "uif" and (len(shape) == 2 or shape[2] in (1, 3, 4)):

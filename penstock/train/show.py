@@ -1,7 +1,7 @@
 """How a run is shown: a live panel on a terminal, lines elsewhere, JSON lines for programs.
 
 Covers: the three displays, which all take the same events.
-Does not cover: what the events mean (train/scene.py), pages and reports (watch/).
+Does not cover: what the events mean (run_state.py), pages and reports (watch/).
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.core.sizes import size
-from penstock.train.scene import Scene, numbers
+from penstock.train.run_state import RunState, numbers
 from penstock.watch.run_folder import Record
 
 LINE_EVERY_S = 5.0
 """Progress lines come no more often than this; decisions always come."""
 BAR = 40
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue")
-_OFTEN = ("train.progress", "train.preparing")
+_OFTEN = ("train.progress", "train.preparing", "rowstore.written")
 
 
 class Display(Protocol):
     """Something that shows events while they come."""
 
-    scene: Scene
+    state: RunState
 
     def start(self) -> None:
         """Begin to show."""
@@ -58,14 +58,14 @@ class JsonLines:
     """Every event as one line of JSON on stdout; sentences go to stderr."""
 
     def __init__(self, out: TextIO) -> None:
-        self.scene = Scene()
+        self.state = RunState()
         self._out = out
 
     def start(self) -> None:
         return None
 
     def take(self, record: Record) -> None:
-        self.scene.take(record)
+        self.state.take(record)
         print(json.dumps(record, separators=(",", ":")), file=self._out, flush=True)
 
     def say(self, text: str) -> None:
@@ -79,22 +79,35 @@ class Lines:
     """Plain lines for logs: decisions as they come, progress every few seconds."""
 
     def __init__(self, out: TextIO) -> None:
-        self.scene = Scene()
+        self.state = RunState()
         self._out = out
         self._next_s: dict[str, float] = {}
+        self._quiet_since_s = time.monotonic()
 
     def start(self) -> None:
         return None
 
     def take(self, record: Record) -> None:
-        line = self.scene.take(record)
-        if line is None:
-            return
+        line = self.state.take(record)
         kind, now_s = record["kind"], time.monotonic()
+        if line is None:
+            self._tell_waiting(record, now_s)
+            return
+        self._quiet_since_s = now_s
         if kind in _OFTEN:
             if now_s < self._next_s.get(kind, 0.0):
                 return
             self._next_s[kind] = now_s + LINE_EVERY_S
+        self._print(record, line)
+
+    def _tell_waiting(self, record: Record, now_s: float) -> None:
+        """Before the first step nothing may happen for long: say what is being waited for, and since when."""
+        what = self.state.waiting_for
+        if what is not None and now_s >= self._quiet_since_s + LINE_EVERY_S:
+            self._quiet_since_s = now_s
+            self._print(record, f"still {what}: {self.state.now_s - self.state.since_s:.0f} s so far")
+
+    def _print(self, record: Record, line: str) -> None:
         print(f"{time.strftime('%H:%M:%S', time.localtime(float(record['t'])))} {line}", file=self._out, flush=True)
 
     def say(self, text: str) -> None:
@@ -108,7 +121,7 @@ class Panel:
     """A panel that redraws itself; what is worth keeping scrolls away above it."""
 
     def __init__(self, console: Console) -> None:
-        self.scene = Scene()
+        self.state = RunState()
         self._console = console
         self._live = Live(console=console, auto_refresh=True, refresh_per_second=4, get_renderable=self._draw)
 
@@ -116,7 +129,7 @@ class Panel:
         self._live.start()
 
     def take(self, record: Record) -> None:
-        line = self.scene.take(record)
+        line = self.state.take(record)
         if line is not None and record["kind"] not in _OFTEN:
             self._console.print(Text(line, style="dim" if not record["kind"].startswith("run.death") else "red"))
 
@@ -127,64 +140,67 @@ class Panel:
         self._live.stop()
 
     def _draw(self) -> RenderableType:
-        return draw(self.scene)
+        return draw(self.state)
 
 
-def draw(scene: Scene) -> RenderableType:
+def draw(state: RunState) -> RenderableType:
     """The panel: where the run is, how fast, how well, who holds the memory, what was decided."""
     table = Table.grid(padding=(0, 1))
     table.add_column(justify="right", style="bold")
     table.add_column()
-    table.add_row(*_progress(scene))
-    if scene.stage == "training":
-        table.add_row("speed", f"{scene.samples_per_s:,.0f} samples/s, the model waited {scene.waited:.0%} of the time")
-        table.add_row("model", numbers(scene.logs) or "-")
-    if scene.limit:
-        table.add_row("memory", memory_bar(scene))
-        table.add_row("", _holders(scene))
-    for text in scene.decisions:
+    table.add_row(*_progress(state))
+    if state.stage == "training":
+        table.add_row("speed", f"{state.samples_per_s:,.0f} samples/s, the model waited {state.waited:.0%} of the time")
+        table.add_row("model", numbers(state.logs) or "-")
+    if state.limit:
+        table.add_row("memory", memory_bar(state))
+        table.add_row("", _holders(state))
+    for text in state.decisions:
         table.add_row("·", Text(text, style="dim"))
     return Group(table)
 
 
-def _progress(scene: Scene) -> tuple[str, RenderableType]:
-    if scene.stage == "preparing":
-        return "prepare", f"one pass over the data: {scene.rows:,} rows"
-    if scene.stage != "training" or not scene.epochs:
-        return scene.stage, Text(scene.text or "...")
+def _progress(state: RunState) -> tuple[str, RenderableType]:
+    waited = f"{max(0.0, time.time() - state.since_s):.0f} s" if state.since_s else ""
+    if state.stage == "preparing":
+        return "prepare", f"one pass over the data: {state.rows:,} rows, {waited}"
+    if state.waiting_for is not None:
+        return "waiting", Text(f"{state.stage} {waited}".rstrip())
+    if state.stage != "training" or not state.epochs:
+        return state.stage, Text(state.text or "...")
     grid = Table.grid(padding=(0, 1))
-    eta = "" if scene.eta_s is None else f"about {_duration(scene.eta_s)} left"
-    micro = f", micro-batches of {scene.micro}" if scene.micro and scene.attempt > 1 else ""
-    steps = f"step {scene.step}" + (f"/{scene.steps}" if scene.steps else "")
-    bar = ProgressBar(total=scene.steps or 1, completed=scene.step if scene.steps else 0, width=BAR)
+    eta = "" if state.eta_s is None else f"about {_duration(state.eta_s)} left"
+    micro = f", micro-batches of {state.micro}" if state.micro and state.attempt > 1 else ""
+    steps = f"step {state.step}" + (f"/{state.steps}" if state.steps else "")
+    bar = ProgressBar(total=state.steps or 1, completed=state.step if state.steps else 0, width=BAR)
     grid.add_row(bar, f"{steps}{micro}  {eta}")
-    return f"epoch {scene.epoch + 1}/{scene.epochs}", grid
+    return f"epoch {state.epoch + 1}/{state.epochs}", grid
 
 
-def memory_bar(scene: Scene) -> Text:
+def memory_bar(state: RunState) -> Text:
     """Use against the limit, coloured by holder."""
     bar, filled = Text(), 0
-    parts = [*_largest(scene), ("", 0)]
+    parts = [*_largest(state), ("", 0)]
     for (_, nbytes), colour in zip(parts, (*_COLOURS, "white"), strict=False):
-        cells = min(BAR - filled, round(BAR * nbytes / max(1, scene.limit)))
+        cells = min(BAR - filled, round(BAR * nbytes / max(1, state.limit)))
         bar.append("█" * cells, style=colour)
         filled += cells
-    used = min(BAR, round(BAR * scene.used / max(1, scene.limit)))
+    used = min(BAR, round(BAR * state.used / max(1, state.limit)))
     bar.append("█" * max(0, used - filled), style="white")
     bar.append("░" * max(0, BAR - max(used, filled)), style="dim")
-    bar.append(f" {size(scene.used)} of {size(scene.limit)} ({scene.used / max(1, scene.limit):.0%})")
+    bar.append(f" {size(state.used)} of {size(state.limit)} ({state.used / max(1, state.limit):.0%})")
     return bar
 
 
-def _holders(scene: Scene) -> Text:
+def _holders(state: RunState) -> Text:
     text = Text()
-    for (name, nbytes), colour in zip(_largest(scene), _COLOURS, strict=False):
+    for (name, nbytes), colour in zip(_largest(state), _COLOURS, strict=False):
         text.append("■ ", style=colour).append(f"{name} {size(nbytes)}  ", style="dim")
     return text
 
 
-def _largest(scene: Scene) -> list[tuple[str, int]]:
-    return sorted(scene.holders.items(), key=lambda item: -item[1])[: len(_COLOURS)]
+def _largest(state: RunState) -> list[tuple[str, int]]:
+    return sorted(state.holders.items(), key=lambda item: -item[1])[: len(_COLOURS)]
 
 
 def _duration(seconds: float) -> str:
@@ -193,8 +209,8 @@ def _duration(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
-def summary(scene: Scene, metrics: dict[str, Any]) -> str:
+def summary(state: RunState, metrics: dict[str, Any]) -> str:
     """The last line of a run that finished."""
     units = dict(metrics.get("in_units_of_the_target") or {})
     meant = f" (in the target's own units: {numbers(units)})" if units else ""
-    return f"done: {numbers(dict(metrics.get('final') or scene.logs))}{meant}; peak memory {size(scene.peak)}"
+    return f"done: {numbers(dict(metrics.get('final') or state.logs))}{meant}; peak memory {size(state.peak)}"

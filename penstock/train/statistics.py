@@ -1,7 +1,7 @@
 """Numbers about columns that are learned a block at a time and never grow with the data.
 
 Covers: mean, spread and missing values of numbers; counts of values and words, bounded.
-Does not cover: which columns (train/roles.py), what is made of them (train/recipe.py).
+Does not cover: which columns (roles.py), what is made of them (recipe.py).
 
 Every class can be made from one block and merged with the next. Merging always happens in the order of the
 data, so that the same data gives the same numbers to the last bit.

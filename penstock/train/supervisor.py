@@ -1,7 +1,7 @@
 """The parent of a run: starts the worker, shows what it does, and goes on when it is killed.
 
 Covers: one call from a run folder to an exit code; signals; following events; saying why a worker died.
-Does not cover: when and how small to start again (guard/supervise.py), the work (train/keras_job.py).
+Does not cover: when and how small to start again (guard/supervise.py), the work (train/keras/job.py).
 
 No framework is imported here: the parent must be small beside its worker.
 """
@@ -9,6 +9,7 @@ No framework is imported here: the parent must be small beside its worker.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -21,8 +22,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from penstock.core.durable import private_folder
 from penstock.core.errors import InvalidInput, OutOfMemory, PenstockError
 from penstock.core.events import Event, events
+from penstock.distribute import on_ray, on_torchrun
 from penstock.guard.supervise import DEADLY, supervise
 from penstock.memory.jail import run_limited
 from penstock.train.config import DATA_ENV, Config, without_password
@@ -30,9 +33,12 @@ from penstock.train.show import Display
 from penstock.watch.event_log import EventLog
 from penstock.watch.run_folder import CHECKPOINTS, EVENTS, LOG, Tail
 
-DONE, FAILED, USAGE, TOO_LARGE, INTERRUPTED = 0, 1, 2, 3, 130
+DONE, FAILED, TOO_LARGE, INTERRUPTED = 0, 1, 3, 130
 """Exit codes: done; failed; wrong usage; does not fit in memory, whatever was tried; interrupted (can be resumed)."""
 FOLLOW_S = 0.1
+DEATHS = ".deaths.json"
+"""In the run folder: the ranks that died last, until they are told."""
+_JOB = "penstock.train.keras.job"
 _LOGGED = 'exec "$@" >>"$0" 2>&1'
 
 
@@ -53,8 +59,8 @@ class _Stop:
 
     def tell(self) -> None:
         """Pass the wish on to the worker there is, once."""
-        pid = self.display.scene.pid
-        if self.asked is not None and pid is not None and pid not in self.told and self.display.scene.stage != "ended":
+        pid = self.display.state.pid
+        if self.asked is not None and pid is not None and pid not in self.told and self.display.state.stage != "ended":
             self.told.add(pid)
             try:
                 os.kill(pid, signal.SIGTERM)
@@ -78,7 +84,7 @@ def run(folder: Path, config: Config, display: Display) -> int:
     with only_one(folder), EventLog(folder) as log:
         offset = (folder / EVENTS).stat().st_size if (folder / EVENTS).exists() else 0
         stop = _Stop(display)
-        remove = events.listen(_Deaths(log, config).hear)
+        remove = events.listen(_Deaths(log, config, folder / DEATHS).hear)
         display.start()
         try:
             with stop.listening(), _following(Tail(folder, offset), stop):
@@ -91,10 +97,11 @@ def run(folder: Path, config: Config, display: Display) -> int:
 
 def _supervised(folder: Path, config: Config, log: EventLog) -> int:
     """Run the worker, and turn how it ended into an exit code and a last event."""
-    argv = ["/bin/sh", "-c", _LOGGED, str(folder / LOG), sys.executable, "-m", "penstock.train.keras_job", str(folder)]
+    argv = ["/bin/sh", "-c", _LOGGED, str(folder / LOG), *_worker(folder, config)]
     memory = config.memory_nbytes if config.memory_nbytes and can_jail(config.memory_nbytes) else None
+    env = {**_environment(config), on_torchrun.DEATHS: str(folder.absolute() / DEATHS)}
     try:
-        code = supervise(argv, checkpoint=folder / CHECKPOINTS, memory=memory, env=_environment(config)).returncode
+        code = supervise(argv, checkpoint=folder / CHECKPOINTS, memory=memory, env=env).returncode
     except KeyboardInterrupt:
         log.write("run.end", "train", {"status": "interrupted", "error": "stopped without saving"})
         return INTERRUPTED
@@ -109,6 +116,15 @@ def _supervised(folder: Path, config: Config, log: EventLog) -> int:
         log.write("run.end", "train", {"status": "failed", "error": why})
         return FAILED
     return code
+
+
+def _worker(folder: Path, config: Config) -> list[str]:
+    """The command of the worker, or of the launcher of several."""
+    if config.engine == "ray":
+        return on_ray.command(config.workers, config.cluster, _JOB, str(folder.absolute()))
+    if config.workers > 1:
+        return on_torchrun.command(config.workers, _JOB, str(folder))
+    return [sys.executable, "-m", _JOB, str(folder)]
 
 
 def can_jail(nbytes: int) -> bool:
@@ -133,8 +149,8 @@ def _environment(config: Config) -> Mapping[str, str]:
 class _Deaths:
     """Says why a worker died, and what is different with the one that follows."""
 
-    def __init__(self, log: EventLog, config: Config) -> None:
-        self._log, self._config = log, config
+    def __init__(self, log: EventLog, config: Config, told: Path) -> None:
+        self._log, self._config, self._told = log, config, told
         self._kills = kernel_kills()
 
     def hear(self, event: Event) -> None:
@@ -147,8 +163,17 @@ class _Deaths:
         # Where the supervisor does not say, the kernel's own count of kills for memory does.
         confirmed = name == "SIGKILL" and bool(values.get("confirmed", self._kills > before))
         why = self._why(name, confirmed)
-        self._log.write("run.death", "parent", {"signal": name, "why": why, "confirmed": confirmed, "micro": micro})
+        death = {"signal": name, "why": why, "confirmed": confirmed, "micro": micro, **self._ranks()}
+        self._log.write("run.death", "parent", death)
         self._log.write("run.restart", "parent", {"micro": micro, "why": values.get("why", "")})
+
+    def _ranks(self) -> dict[str, list[int]]:
+        """The ranks that died, where there are several and the launcher has said which."""
+        if not self._told.exists():
+            return {}
+        ranks: list[int] = json.loads(self._told.read_text())
+        self._told.unlink()
+        return {"ranks": ranks}
 
     def _why(self, name: str, confirmed: bool) -> str:
         if name != "SIGKILL":
@@ -194,7 +219,7 @@ def _following(tail: Tail, stop: _Stop) -> Iterator[None]:
 @contextmanager
 def only_one(folder: Path) -> Iterator[None]:
     """One parent at a time in a run folder. The kernel drops the lock with the process, however it ends."""
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     with open(folder / ".lock", "w", encoding="ascii") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
 """What limited the run, and what would help: pure functions from facts to sentences.
 
 Covers: the bottleneck (data, model, neither), memory, restarts, the loss; each piece of advice gives its numbers.
-Does not cover: gathering the facts (watch/digest.py), causes of a failure in depth (doctor/).
+Does not cover: gathering the facts (digest.py), causes of a failure in depth (doctor/).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNACCOUNTED = "not accounted for"
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class RunFacts:
     """What the advice rests on. None where nothing was measured."""
 
     waited_share: float | None = None
@@ -55,11 +55,11 @@ class Advice:
     weight: Weight
 
 
-def gather(digest: Digest) -> Facts:
+def gather(digest: Digest) -> RunFacts:
     """The facts of a run."""
     config = digest.start.get("config")
     batch = config.get("batch") if isinstance(config, dict) else None
-    return Facts(
+    return RunFacts(
         waited_share=digest.waited_s / digest.trained_s if digest.trained_s > 0 else None,
         trained_s=digest.trained_s,
         peak_nbytes=digest.peak_nbytes,
@@ -78,7 +78,7 @@ def gather(digest: Digest) -> Facts:
     )
 
 
-def advise(facts: Facts) -> list[Advice]:
+def advise(facts: RunFacts) -> list[Advice]:
     """Findings and what to do about them, the gravest first."""
     order = {"bad": 0, "warn": 1, "note": 2, "good": 3}
     found = [*_ending(facts), *_loss(facts), *_memory(facts), *_growth(facts), *_flow(facts), *_speed(facts)]
@@ -86,7 +86,7 @@ def advise(facts: Facts) -> list[Advice]:
     return sorted(found, key=lambda advice: order[advice.weight])
 
 
-def bottleneck(facts: Facts) -> str:
+def bottleneck(facts: RunFacts) -> str:
     """One sentence: what the run spent its time on."""
     share = facts.waited_share
     if share is None:
@@ -98,7 +98,7 @@ def bottleneck(facts: Facts) -> str:
     return f"Mostly the model: it waited for data {share:.0%} of the time."
 
 
-def _ending(facts: Facts) -> Iterator[Advice]:
+def _ending(facts: RunFacts) -> Iterator[Advice]:
     if facts.status in ("failed", "dead"):
         yield Advice("The run failed", facts.error or "It ended without a reason that was recorded.", "bad")
     if facts.status == "interrupted":
@@ -112,7 +112,7 @@ def _ending(facts: Facts) -> Iterator[Advice]:
         )
 
 
-def _loss(facts: Facts) -> Iterator[Advice]:
+def _loss(facts: RunFacts) -> Iterator[Advice]:
     for name, step in facts.not_finite.items():
         where = "" if step is None else f" at step {step:,}"
         yield Advice(
@@ -131,7 +131,7 @@ def _loss(facts: Facts) -> Iterator[Advice]:
             )
 
 
-def _memory(facts: Facts) -> Iterator[Advice]:
+def _memory(facts: RunFacts) -> Iterator[Advice]:
     if not facts.limit_nbytes or not facts.peak_nbytes:
         return
     share = facts.peak_nbytes / facts.limit_nbytes
@@ -148,7 +148,7 @@ def _memory(facts: Facts) -> Iterator[Advice]:
         )
 
 
-def _largest(facts: Facts) -> str:
+def _largest(facts: RunFacts) -> str:
     named = {name: n for name, n in facts.holders.items() if name != UNACCOUNTED}
     if not named:
         return ""
@@ -156,7 +156,7 @@ def _largest(facts: Facts) -> str:
     return f"The largest holder by name is {name}, {size(named[name])}."
 
 
-def _growth(facts: Facts) -> Iterator[Advice]:
+def _growth(facts: RunFacts) -> Iterator[Advice]:
     if facts.unaccounted is None or not facts.limit_nbytes:
         return
     before, after = facts.unaccounted
@@ -169,7 +169,7 @@ def _growth(facts: Facts) -> Iterator[Advice]:
         )
 
 
-def _flow(facts: Facts) -> Iterator[Advice]:
+def _flow(facts: RunFacts) -> Iterator[Advice]:
     share = facts.waited_share
     if share is None:
         return
@@ -188,7 +188,7 @@ def _flow(facts: Facts) -> Iterator[Advice]:
         )
 
 
-def _speed(facts: Facts) -> Iterator[Advice]:
+def _speed(facts: RunFacts) -> Iterator[Advice]:
     if facts.speeds is None:
         return
     before, after = facts.speeds
@@ -201,7 +201,7 @@ def _speed(facts: Facts) -> Iterator[Advice]:
         )
 
 
-def _micro(facts: Facts) -> Iterator[Advice]:
+def _micro(facts: RunFacts) -> Iterator[Advice]:
     if facts.kinds.get("guard.oom"):
         times = "once" if facts.kinds["guard.oom"] == 1 else f"{facts.kinds['guard.oom']} times"
         now = f", and runs with micro-batches of {facts.micro} now" if facts.micro else ""
@@ -212,7 +212,7 @@ def _micro(facts: Facts) -> Iterator[Advice]:
         )
 
 
-def _cache(facts: Facts) -> Iterator[Advice]:
+def _cache(facts: RunFacts) -> Iterator[Advice]:
     if facts.kinds.get("cache.dropped") or facts.kinds.get("cache.full"):
         yield Advice(
             "The cache did not fit in memory",

@@ -1,7 +1,7 @@
 """A run as data for drawing: the same for the report, the live page and the terminal.
 
 Covers: one JSON-ready dictionary of a run, whole or only what changed since a place.
-Does not cover: drawing it (watch/page/, watch/summary.py), taking events in (watch/digest.py).
+Does not cover: drawing it (watch/page/, summary.py), taking events in (digest.py).
 
 A place is "level.bucket.story": which grid the reader has, up to where, and how much of the story. It is what the live
 page sends back after a lost connection, and it means the same to a server that was started again.
@@ -71,6 +71,7 @@ def facts_of(digest: Digest, now_s: float) -> dict[str, Any]:
         "error": digest.error,
         "attempts": max(1, digest.attempts),
         "deaths": digest.deaths,
+        "redone_steps": digest.redone_steps,
         "started_t": digest.first_t,
         "last_t": digest.last_t,
         "elapsed_s": round(digest.elapsed_s, 1),
@@ -134,6 +135,7 @@ def _story(digest: Digest) -> dict[str, Any]:
         "kinds": digest.kinds,
         "epochs": [_epoch(epoch) for epoch in digest.epochs],
         "plan": {"text": digest.plan.get("text", ""), "stages": _stages(digest.plan.get("stages"))},
+        "shuffle": list(digest.shuffles.values()),
         "forecast": str(digest.forecast.get("text", "")),
         "advice": [asdict(advice) for advice in advise(gather(digest))],
         "config": flat(start.get("config")),

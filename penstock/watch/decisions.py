@@ -1,7 +1,7 @@
 """What penstock decided, as sentences.
 
 Covers: one sentence and a weight for each kind of event on the timeline; kinds nobody foresaw are shown as they are.
-Does not cover: what should be done about it (watch/advice.py).
+Does not cover: what should be done about it (advice.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LONGEST_TEXT = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class TimelineMark:
     """One mark on the timeline. `at_s` counts from the run's start."""
 
     at_s: float
@@ -109,7 +109,9 @@ def _micro(record: Record) -> str:
 
 def _death(record: Record) -> str:
     sure = "" if record.get("confirmed", True) else " (probably)"
-    return f"The training process died{sure}: {record.get('why') or record.get('signal')}"
+    ranks = [str(rank) for rank in record.get("ranks") or []]
+    who = f"Rank {' and '.join(ranks)}" if ranks else "The training process"
+    return f"{who} died{sure}: {record.get('why') or record.get('signal')}"
 
 
 def _restart(record: Record) -> str:
@@ -132,9 +134,26 @@ def _resume(record: Record) -> str:
     return f"Resumed at epoch {record['epoch'] + 1}, batch {record['step']}"
 
 
+def _mixes(record: Record) -> str:
+    if record["exact"]:
+        return f"The shuffle of {record['who']} is uniformly random (coverage 1.00): {record['how']}"
+    return (
+        f"The shuffle of {record['who']} mixes with coverage {record['coverage']:.2f}, in the worst tenth of an epoch "
+        f"{record['worst_tenth']:.2f} (uniform 1): {record['how']}. {record['sentence']}"
+    )
+
+
+def _rows_written(record: Record) -> str:
+    return (
+        f"Rows are written to disk in random order: {size(record['nbytes'])} of about {size(record['whole_nbytes'])}, "
+        f"about {record['left_s']:.0f} s left"
+    )
+
+
 _TELLERS: dict[str, Callable[[Record], str]] = {
     "tune.threads": _threads,
     "tune.workers": _workers,
+    "fallback": lambda r: f"A slower way, {r['count']} so far: {r['who']}{_because(r)}",
     "watchdog.budget": _budget,
     "guard.oom": _oom,
     "guard.resume": _resume,
@@ -150,6 +169,15 @@ _TELLERS: dict[str, Callable[[Record], str]] = {
     "cache.full": lambda r: f"The cache keeps what it has and takes no more{_because(r)}",
     "cache.dropped": lambda r: f"The cache gave {size(r['nbytes'])} back to the model",
     "budget.overdraft": lambda r: f"{r['who']} had to take {size(r['nbytes'])} beyond the data budget",
+    "shuffle.mixes": _mixes,
+    "shuffle.weak": lambda r: f"The shuffle of {r['who']} mixes badly: coverage {r['coverage']:.2f} (uniform 1)",
+    "rowstore.began": lambda r: f"A row store of {r['who']} is written to {r['folder']}; the first batch waits for it",
+    "rowstore.written": _rows_written,
+    "rowstore.waiting": lambda r: f"Another process writes the row store of {r['who']}; this one waits for it",
+    "rowstore.complete": lambda r: f"Row store of {r['rows']:,} rows, {size(r['nbytes'])}, in {r['folder']}",
+    "rowstore.refused": lambda r: f"No row store{_because(r)}",
+    "train.sorted": lambda r: f"The rows are sorted or clustered by the target {r['who']!r}; training mixes them",
+    "train.sorted_by": lambda r: f"The rows are sorted or clustered by {', '.join(r['columns'])}; training mixes them",
     "run.start": _start,
     "run.death": _death,
     "run.restart": _restart,
@@ -164,6 +192,7 @@ _TELLERS: dict[str, Callable[[Record], str]] = {
     "guard.worst_batch": lambda r: f"The largest of {r['looked']} batches is rehearsed",
     "train.prepared": lambda r: f"The data was prepared in {r['seconds']:.1f} s: {r['text']}",
     "train.data": lambda r: f"{r['train_rows']:,} rows to train on, {r['steps']:,} steps an epoch",
+    "train.loaded": lambda r: f"{r['who']} was loaded in {r['seconds']:.1f} s",
     "train.begin": lambda r: "Training goes on" if r.get("resumed") else "Training begins",
     "train.end": lambda r: "Training was stopped" if r.get("stopped") else "Training is complete",
     "record.thinned": lambda r: f"Events left out of the record, because they came too fast: {value(r['kinds'])}",
@@ -173,6 +202,7 @@ _WEIGHTS: dict[str, Weight] = {
     "guard.oom": "bad",
     "run.death": "bad",
     "run.restart": "warn",
+    "fallback": "warn",
     "guard.restart": "warn",
     "guard.stopped": "warn",
     "guard.checkpoint_bad": "warn",
@@ -181,6 +211,8 @@ _WEIGHTS: dict[str, Weight] = {
     "guard.precision": "warn",
     "guard.remat": "warn",
     "guard.larger": "good",
+    "shuffle.weak": "warn",
+    "rowstore.refused": "warn",
     "cache.dropped": "warn",
     "cache.refused": "warn",
     "cache.unusable": "warn",

@@ -1,7 +1,7 @@
 """A run's events taken in one by one: what is known about the run so far, in bounded memory.
 
 Covers: status, progress, memory, metrics, decisions, epochs, plan; several attempts in one file; unknown events.
-Does not cover: reading the file (watch/run_folder.py), judging it (watch/advice.py), showing it (watch/picture.py).
+Does not cover: reading the file (run_folder.py), judging it (advice.py), showing it (chart_data.py).
 
 Time is counted from the run's first event, and the hours between an attempt and the next are left out: a run resumed
 on the next day is drawn without the night.
@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock.watch.decisions import Decision, describe
+from penstock.watch.decisions import TimelineMark, describe
 from penstock.watch.run_folder import Record
 from penstock.watch.series import Grid
 
@@ -23,7 +23,8 @@ GAP_S = 60.0
 MOST_DECISIONS = 150
 MOST_EPOCHS = 200
 MOST_TEXT = 20_000
-UNMARKED = ("run.plan", "run.forecast", "train.epoch", "train.preparing")
+MOST_SHUFFLES = 20
+UNMARKED = ("run.plan", "run.forecast", "train.epoch", "train.preparing", "rowstore.written", "shuffle.mixes")
 """Events that have a place of their own on the page, or come in series."""
 METRIC = "metric:"
 """Series of what the model reports carry this in front, so that they never meet penstock's own."""
@@ -42,6 +43,8 @@ class Digest:
         self.error = ""
         self.attempts = 0
         self.deaths = 0
+        self.redone_steps = 0
+        """Steps that were trained again, because they came after the checkpoint that a restart went on from."""
         self.first_t = self.last_t = 0.0
         self.elapsed_s = 0.0
         self.progress: Record = {}
@@ -51,13 +54,15 @@ class Digest:
         self.trained_s = self.waited_s = 0.0
         self.plan: Record = {}
         self.forecast: Record = {}
+        self.shuffles: dict[str, str] = {}
+        """How well the shuffle of each source mixes."""
         self.epochs: deque[Record] = deque(maxlen=MOST_EPOCHS)
         self.best: dict[str, tuple[float, int]] = {}
-        """Lowest and last value and epoch of each metric that was told at an epoch's end."""
+        """Lowest and last value and epoch of each metric that was reported at an epoch's end."""
         self.kinds: dict[str, int] = {}
-        self.first_decisions: list[Decision] = []
-        self.last_decisions: deque[Decision] = deque(maxlen=MOST_DECISIONS)
-        self.grave_decisions: deque[Decision] = deque(maxlen=MOST_DECISIONS)
+        self.first_decisions: list[TimelineMark] = []
+        self.last_decisions: deque[TimelineMark] = deque(maxlen=MOST_DECISIONS)
+        self.grave_decisions: deque[TimelineMark] = deque(maxlen=MOST_DECISIONS)
         self.first_not_finite: dict[str, int | None] = {}
         self._shift_s = 0.0
         self._last_progress_t = self._epoch_t = self._last_waited_s = 0.0
@@ -65,8 +70,10 @@ class Digest:
             "run.start": self._take_start,
             "run.plan": self._take_plan,
             "run.forecast": self._take_forecast,
+            "shuffle.mixes": self._take_shuffle,
             "run.death": self._take_death,
             "run.end": self._take_end,
+            "guard.resume": self._take_resume,
             "train.begin": self._take_begin,
             "train.end": self._take_train_end,
             "train.progress": self._take_progress,
@@ -93,7 +100,7 @@ class Digest:
             self._note(record, at_s)
 
     @property
-    def decisions(self) -> list[Decision]:
+    def decisions(self) -> list[TimelineMark]:
         """Decisions in order: the first, the last, and the grave ones in between."""
         shown = {id(d): d for d in (*self.first_decisions, *self.grave_decisions, *self.last_decisions)}
         return sorted(shown.values(), key=lambda decision: decision.at_s)
@@ -119,7 +126,7 @@ class Digest:
         if kind in UNMARKED:
             return
         text, weight = describe(record)
-        decision = Decision(round(at_s, 2), kind, text, weight)
+        decision = TimelineMark(round(at_s, 2), kind, text, weight)
         if len(self.first_decisions) < MOST_DECISIONS:
             self.first_decisions.append(decision)
         else:
@@ -142,6 +149,11 @@ class Digest:
     def _take_forecast(self, record: Record, at_s: float) -> None:
         self.forecast = {**record, "text": str(record.get("text", ""))[:MOST_TEXT]}
 
+    def _take_shuffle(self, record: Record, at_s: float) -> None:
+        who = str(record.get("who", ""))
+        if who in self.shuffles or len(self.shuffles) < MOST_SHUFFLES:
+            self.shuffles[who] = describe(record)[0]
+
     def _take_death(self, record: Record, at_s: float) -> None:
         self.deaths += 1
         self.status = "dead"
@@ -150,6 +162,11 @@ class Digest:
     def _take_end(self, record: Record, at_s: float) -> None:
         self.status = str(record.get("status", "finished"))
         self.error = str(record.get("error") or "")
+
+    def _take_resume(self, record: Record, at_s: float) -> None:
+        reached, saved = whole(self.progress.get("total_steps")), whole(record.get("total_steps"))
+        if reached is not None and saved is not None:
+            self.redone_steps += max(0, reached - saved)
 
     def _take_begin(self, record: Record, at_s: float) -> None:
         self._last_progress_t = record["t"]
@@ -204,7 +221,7 @@ class Digest:
         self._last_progress_t, self._epoch_t = 0.0, record["t"]  # validation and saving are no waiting
         epoch = int(record.get("epoch", len(self.epochs)))
         self.epochs.append({**record, "epoch": epoch, "at_s": round(at_s, 2)})
-        # The last progress may be of the epoch before: it is told twice a second, and epochs may be shorter.
+        # The last progress may be of the epoch before: it is reported twice a second, and epochs may be shorter.
         at_end = {"step": self.progress.get("steps_per_epoch") or self.progress.get("step")}
         self.progress = {**self.progress, "epoch": epoch, "epochs": record.get("epochs"), **at_end}
         for name, told in logs.items():

@@ -1,7 +1,7 @@
 """The file of events: one write a line, so that nothing written is lost and lines do not mix.
 
 Covers: appending events as strict JSON, mending a line that a killed writer left torn.
-Does not cover: which events (watch/record.py), reading them (watch/run_folder.py).
+Does not cover: which events (record.py), reading them (run_folder.py).
 
 A line is one `write` to a file opened for appending: the kernel has it when the call returns, so it outlives kill -9,
 and lines of several writers (a supervisor and its child) do not mix. There is no buffer and no lock: an event may come
@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from penstock.core.durable import FILE_MODE, private_folder
+from penstock.core.secrets import redacted
 from penstock.watch.run_folder import EVENTS
 
 LONGEST_LINE = 256 * 1024
@@ -34,7 +36,7 @@ class _File:
     __slots__ = ("fd",)
 
     def __init__(self, path: Path) -> None:
-        self.fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
 
     def __del__(self) -> None:
         if hasattr(self, "fd"):
@@ -53,7 +55,7 @@ class EventLog:
         self._mend = False
 
     def __enter__(self) -> Self:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        private_folder(self.folder)
         path = self.folder / EVENTS
         self._mend = _ends_torn(path)
         self._file = _File(path)
@@ -86,6 +88,7 @@ def encode(kind: str, who: str, values: Mapping[str, Any], time_s: float) -> byt
     """One event as one line of strict JSON. Values that JSON has no word for become numbers or text."""
     record: dict[str, Any] = {"t": round(time_s, 3), "kind": kind, "who": who}
     record |= {name: value for name, value in values.items() if name not in record}
+    record = redacted(record)
     try:
         text = json.dumps(record, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError):

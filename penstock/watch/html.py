@@ -1,7 +1,7 @@
 """The page as one file: style, script and data inside, nothing fetched from anywhere.
 
 Covers: putting the page together, for the report (with data) and for the live page (without), and its content policy.
-Does not cover: what the data are (watch/picture.py), serving (watch/server.py).
+Does not cover: what the data are (chart_data.py), serving (server.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes a run down while it happens: events and memory samples, one JSON line each.
 
 Covers: listening to the hub, memory samples, keeping both cheap, `ps.record`.
-Does not cover: the file itself (watch/event_log.py), reading it (watch/run_folder.py).
+Does not cover: the file itself (event_log.py), reading it (run_folder.py).
 
 Events are written in the thread that emits them: what was decided in the last moment before a kill is on disk. A kind
 of event that comes in floods is thinned out, and the next memory sample waits for at least 125 times the processor time
@@ -189,5 +189,9 @@ def holders_now(report: MemoryReport) -> dict[str, Any]:
     holders = dict(largest[:MOST_HOLDERS])
     if len(largest) > MOST_HOLDERS:
         holders["smaller holders"] = sum(n for _, n in largest[MOST_HOLDERS:])
-    holders["not accounted for"] = report.other
+    holders |= {name: nbytes for name, nbytes in report.kinds.items() if nbytes > 0}
+    others = sum(process.nbytes for process in report.measured.by_process[1:])
+    if others:
+        holders["worker processes"] = others
+    holders["not accounted for"] = report.unexplained
     return {"used_nbytes": report.measured.nbytes, "limit_nbytes": report.limit.nbytes, "holders": holders}

@@ -1,7 +1,7 @@
 """`penstock report`: a run folder becomes one HTML file.
 
 Covers: reading a run whole, writing the file.
-Does not cover: the page (watch/html.py), the summary on a terminal (watch/summary.py).
+Does not cover: the page (html.py), the summary on a terminal (summary.py).
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from penstock.watch.chart_data import Picture, draw
 from penstock.watch.digest import Digest
 from penstock.watch.html import report_page
-from penstock.watch.picture import Picture, draw
+from penstock.watch.ranks import RankTable
 from penstock.watch.run_folder import find_run, read_events
 
 
@@ -23,10 +24,10 @@ def digest_run(folder: str | os.PathLike[str]) -> Digest:
     return digest
 
 
-def picture_of(folder: str | os.PathLike[str]) -> Picture:
+def report_data(folder: str | os.PathLike[str]) -> Picture:
     """A run folder's picture; a folder of several runs gives the one that changed last."""
     run = find_run(folder)
-    return draw(digest_run(run), name=run.resolve().name)
+    return {**draw(digest_run(run), name=run.resolve().name), "ranks": RankTable(run).read()}
 
 
 def write_report(picture: Picture, out: str | os.PathLike[str]) -> Path:

@@ -1,7 +1,7 @@
 """The run folder: what its files are called, and how its events are read while they are still being written.
 
 Covers: names of files, reading events from the start or from a byte offset on, torn lines, finding runs in a folder.
-Does not cover: writing events (watch/record.py), what they mean (watch/series.py).
+Does not cover: writing events (record.py), what they mean (series.py).
 
 The writer may be killed in the middle of a line. A line without its end is left for the next read; a line that is not
 JSON is counted and passed over, and if another writer's line was glued to it, that one is kept.
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.core.durable import private_folder
 from penstock.core.errors import NotFound
 
 CONFIG = "config.json"
@@ -25,6 +26,8 @@ MODEL = "model.keras"
 PREPARE = "prepare.json"
 METRICS = "metrics.json"
 LOG = "log.txt"
+RANKS = "ranks"
+"""Where ranks after the first record what happens to them: ranks/1, ranks/2 and so on."""
 
 CHUNK_NBYTES = 1 << 20
 """Events are read in pieces of this size, so that reading a long run holds a small part of it."""
@@ -48,6 +51,22 @@ class RunInfo:
     folder: Path
     changed_s: float
     events_nbytes: int
+
+
+def rank_folder(folder: Path, rank: int) -> Path:
+    """Where a rank of a run records; the first one in the run's own folder."""
+    home = folder if rank == 0 else folder / RANKS / str(rank)
+    private_folder(folder)
+    if rank:
+        private_folder(folder / RANKS)
+    private_folder(home)
+    return home
+
+
+def rank_folders(folder: Path) -> list[Path]:
+    """The folders of all ranks that have recorded, in their order."""
+    others = (folder / RANKS).iterdir() if (folder / RANKS).is_dir() else []
+    return [folder, *sorted((path for path in others if path.name.isdigit()), key=lambda path: int(path.name))]
 
 
 class Tail:
@@ -102,7 +121,7 @@ class Tail:
         for start in (0, glued) if glued > 0 else (0,):
             try:
                 record = json.loads(line[start:])
-            except ValueError:
+            except (ValueError, RecursionError):  # the latter: arrays in arrays in arrays
                 self.torn += start == 0
                 continue
             if isinstance(record, dict) and isinstance(record.get("kind"), str):

@@ -1,10 +1,10 @@
 """From a million values to a few hundred: everything that is drawn over time, in bounded memory.
 
 Covers: a grid of time buckets that grows coarser as the run grows longer; numbers and memory samples on it.
-Does not cover: which events carry which numbers (watch/digest.py), drawing (watch/page/charts.js).
+Does not cover: which events carry which numbers (digest.py), drawing (watch/page/charts.js).
 
 All series of a run share one grid, which depends on the run's times alone. When a value falls beyond the last bucket,
-neighbours are merged and each bucket is twice as wide. So the grid is the same whoever reads the file, and a reader
+neighbours are merged and each bucket is twice as wide. So the grid is the same for every reader of the file; a reader
 that knows "level 3, up to bucket 120" can be told only what came after.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 MOST_BUCKETS = 512
 FIRST_WIDTH_S = 0.5
-"""Progress is told about twice a second; finer buckets would stay empty."""
+"""Progress is reported about twice a second; finer buckets would stay empty."""
 MOST_SERIES = 64
 MOST_HOLDERS = 32
 REST = "smaller holders"

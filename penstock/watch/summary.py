@@ -1,7 +1,7 @@
 """A run on a terminal: its numbers, three small curves, findings, and the last decisions.
 
 Covers: laying out a picture with rich.
-Does not cover: what the picture holds (watch/picture.py), the HTML report (watch/html.py).
+Does not cover: what the picture holds (chart_data.py), the HTML report (html.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.core.sizes import size
-from penstock.watch.picture import Picture, metric_names
+from penstock.watch.chart_data import Picture, metric_names
 
 BARS = "▁▂▃▄▅▆▇█"
 COLORS = {"good": "green", "warn": "yellow", "bad": "red", "note": "cyan"}
@@ -25,18 +25,23 @@ STATUS = {"finished": "green", "running": "cyan", "failed": "red", "dead": "red"
 MARKS = {"good": "■", "warn": "▲", "bad": "◆", "note": "•"}
 CURVE_WIDTH = 48
 LAST_DECISIONS = 12
+MOST_RANKS = 32
 
 
 def summarise(picture: Picture) -> RenderableType:
     """A run's summary for the terminal."""
     parts: list[RenderableType] = [_heading(picture), _numbers(picture["facts"]), _curves(picture)]
     story = picture["story"]
+    if picture.get("ranks"):
+        parts.append(Panel(_ranks(picture["ranks"]), title="Ranks", title_align="left", border_style="dim"))
     if story["advice"]:
         parts.append(
             Panel(_advice(story["advice"]), title="What limited this run", title_align="left", border_style="dim")
         )
     if story["plan"]["stages"] or story["plan"]["text"]:
         parts.append(Panel(_plan(story["plan"]), title="Plan", title_align="left", border_style="dim"))
+    if story["shuffle"]:
+        parts.append(Panel(Text("\n".join(story["shuffle"])), title="Shuffle", title_align="left", border_style="dim"))
     if story["epochs"]:
         parts.append(_epochs(story["epochs"]))
     if story["decisions"]:
@@ -88,6 +93,8 @@ def _heading(picture: Picture) -> Text:
     text.append(facts["status"], style=STATUS.get(facts["status"], "yellow"))
     if facts["attempts"] > 1:
         text.append(f"  {facts['attempts']} attempts", style="dim")
+    if facts["redone_steps"]:
+        text.append(f", about {facts['redone_steps']:,} steps trained again", style="dim")
     if facts["error"]:
         text.append(f"\n{facts['error']}", style="red")
     return text
@@ -139,6 +146,39 @@ def _curves(picture: Picture) -> RenderableType:
         top = facts["limit_nbytes"] or max(used)
         table.add_row(Text("memory", style="dim"), Text(curve(used, top=top), style="magenta"), size(used[-1]))
     return table
+
+
+def _ranks(ranks: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in (
+        "rank",
+        "status",
+        "step",
+        "samples/s",
+        "most memory",
+        "waits for data",
+        "waits for others",
+        "restarts",
+    ):
+        table.add_column(name, justify="right")
+    for rank in ranks[:MOST_RANKS]:
+        peak, limit = rank["peak_nbytes"], rank["limit_nbytes"]
+        died = f" (died {rank['deaths']}x)" if rank["deaths"] else ""
+        table.add_row(
+            f"{rank['rank']}" + (" slowest" if rank["straggler"] else ""),
+            rank["status"],
+            _known(rank["step"], ",d"),
+            _known(rank["samples_per_s"], ",.0f"),
+            "–" if peak is None else size(peak) + (f" of {size(limit)}" if limit else ""),
+            _known(rank["waited_share"], ".0%"),
+            _known(rank["ranks_share"], ".0%"),
+            f"{max(0, rank['attempts'] - 1)}{died}",
+        )
+    return table
+
+
+def _known(value: float | None, how: str) -> str:
+    return "–" if value is None else format(value, how)
 
 
 def _advice(advice: list[dict[str, str]]) -> Text:

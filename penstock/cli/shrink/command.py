@@ -1,7 +1,7 @@
 """`penstock shrink`: make a model smaller and show what that cost.
 
 Covers: the command's options and its output.
-Does not cover: the work (penstock.shrink), reading what --data names (shrink_data.py).
+Does not cover: the work (penstock.compress), reading what --data names (shrink_data.py).
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ import os
 import sys
 import zipfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.hush import hushed
-from penstock.cli.shrink_data import Sides, open_sides
-from penstock.cli.train import default_backend
-from penstock.core.errors import MissingExtra, PenstockError
-from penstock.shrink.frontier import frontier_rows
-from penstock.shrink.recipe import Ways
-from penstock.shrink.report import Shrunk, markdown
-from penstock.shrink.run import shrink as run_shrink
-from penstock.shrink.search import TargetMissed
+from penstock.cli.backend import default_backend
+from penstock.cli.paths import check_there
+from penstock.cli.quiet_stderr import hushed
+from penstock.core.errors import MissingExtra, NotFound, PenstockError
+from penstock.core.sizes import parse_size
 from penstock.train.config import BACKENDS, read_config
-from penstock.train.recipe import keep_recipe
 from penstock.watch.run_folder import CONFIG
 from penstock.watch.run_folder import MODEL as RUN_MODEL
+
+if TYPE_CHECKING:
+    from penstock.cli.shrink.data import Sides
+    from penstock.compress.recipe import Ways
+    from penstock.compress.result.report import Shrunk
 
 
 def _option(text: str, **more: Any) -> Any:
@@ -121,20 +121,54 @@ def shrink(
         "quantize_aware": quantize_aware, "distill": distill, "temperature": temperature, "alpha": alpha,
         "teacher": teacher, "epochs": epochs, "learning_rate": learning_rate,
     }  # fmt: skip
+    _check(model, data, held_out, (to, peak))
+    options = {
+        "weights": weights, "out": out, "export": export, "to": to, "peak": peak, "time_limit_s": time_limit, **ways,
+    }  # fmt: skip
+    result, sides = _shrunk(model, (data, held_out, batch, val), options)
+    _tell(result, sides, out, report)
+
+
+def _shrunk(
+    model: str, given: tuple[str | None, str | None, int, float], options: dict[str, Any]
+) -> tuple[Shrunk, Sides]:
+    """The work, and the data it was done with; `given` is --data, --held-out, --batch and --val."""
+    from penstock.cli.shrink.data import open_sides
+    from penstock.compress.shrink import shrink as run_shrink
+
+    data, held_out, batch, val = given
     try:
         model = _ready(model)
         sides = open_sides(model, data, held_out, batch=batch, val=val)
-        result = run_shrink(
-            model, weights=weights, out=out, data=sides.data, held_out=sides.held_out, export=export,
-            to=to, peak=peak, time_limit_s=time_limit, training_peak=True, **ways,
-        )  # fmt: skip
+        result = run_shrink(model, data=sides.data, held_out=sides.held_out, training_peak=True, **options)
     except PenstockError as error:
         raise _refused(error) from error
-    _tell(result, sides, out, report)
+    return result, sides
+
+
+def _check(model: str, data: str | None, held_out: str | None, sizes: tuple[str | None, ...]) -> None:
+    """Refuse what is wrong with the options, before anything is loaded."""
+    file = model.rpartition(":")[0] if ".py:" in model else model
+    try:
+        if not Path(file).exists():
+            raise NotFound(f"There is no model at {file}.")
+        for given in (data, held_out):
+            if given is not None and ".py:" not in given:
+                check_there(given)
+        for size in sizes:
+            if size is not None:
+                parse_size(size)
+    except PenstockError as error:
+        typer.echo(f"penstock shrink: {error}", err=True)
+        raise typer.Exit(2) from error
 
 
 def _refused(error: PenstockError) -> typer.Exit:
     """Say why, and choose the exit code."""
+    from penstock.compress.result.frontier import frontier_rows
+    from penstock.compress.result.report import markdown
+    from penstock.compress.search import TargetMissed
+
     if isinstance(error, TargetMissed):
         typer.echo(markdown(frontier_rows(error.trials)))
     typer.echo(f"penstock shrink: {error}", err=True)
@@ -143,6 +177,8 @@ def _refused(error: PenstockError) -> typer.Exit:
 
 def _tell(result: Shrunk, sides: Sides, out: Path, report: Path | None) -> None:
     """What was measured, and what else was written."""
+    from penstock.train.recipe import keep_recipe
+
     typer.echo(str(result) + (f"\n\nHeld out: {sides.kept}." if sides.kept else ""))
     if (kept := keep_recipe(sides.recipe, out)) is not None:
         next_step = f"; next: penstock predict {out} DATA --out FILE" if out.suffix == ".keras" else ""

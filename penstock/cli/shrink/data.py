@@ -16,16 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from penstock.cli.shrink_read import Reader
+from penstock.cli.shrink.read import DataOpener
+from penstock.compress.child.spill import Spilled, tree
+from penstock.compress.data import Array, Batches, Inputs, Pair, arrays, count, nbytes, rows
+from penstock.compress.files import call_function
+from penstock.compress.leases import held
 from penstock.core.errors import BadData, InvalidInput, NotFound
 from penstock.memory.budget import Lease
-from penstock.shrink.data import Array, Batches, Inputs, Pair, arrays, count, nbytes, rows
-from penstock.shrink.files import call_function
-from penstock.shrink.leases import held
-from penstock.shrink.spill import Spilled, tree
-from penstock.sources import storage
-from penstock.train.recipe import Recipe
-from penstock.train.split import Rule, Side
+from penstock.order.split import Rule, Side
+from penstock.sources.storage import files as storage
+from penstock.train.recipe import DataRecipe
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Sides:
     data: Batches | None
     held_out: Batches | None
     kept: str = ""
-    recipe: Recipe | None = None
+    recipe: DataRecipe | None = None
     """How raw data becomes the model's input, where that is known."""
 
 
@@ -43,24 +43,24 @@ def open_sides(model: str, data: str | None, held_out: str | None, *, batch: int
     """What the two options name. Without --held-out, a share `val` of the data is kept back for judging."""
     if not 0 <= val <= 0.9:
         raise InvalidInput(f"--val is the share of rows kept back for judging, 0 to 0.9, not {val}.")
-    reader = Reader(model, batch)
+    reader = DataOpener(model, batch)
     sides = _opened(reader, data, held_out, val)
     return dataclasses.replace(sides, recipe=reader.recipe())
 
 
-def _opened(reader: Reader, data: str | None, held_out: str | None, val: float) -> Sides:
+def _opened(reader: DataOpener, data: str | None, held_out: str | None, val: float) -> Sides:
     if data is None or held_out is not None or val == 0:
         return Sides(_open(data, reader), _open(held_out, reader))
     found = _own(data, reader.batch)
     if found is None:
         return Sides(*reader.halves(data, val))
-    if not isinstance(found, Rows):  # a function's rows may come in another order each time
+    if not isinstance(found, ArrayBatches):  # a function's rows may come in another order each time
         return Sides(found, None)
     told = f"{val:.0%} of {data}, not trained on here (--val); the model may have seen them before"
     return Sides(found.side("train", val), found.side("val", val), told)
 
 
-class Rows:
+class ArrayBatches:
     """Rows of arrays as batches, a fresh pass each time. `lease` is held as long as the arrays are."""
 
     def __init__(self, x: Inputs, y: Inputs, size: int, lease: Lease | None = None) -> None:
@@ -73,8 +73,9 @@ class Rows:
     def side(self, side: Side, val: float) -> Batches:
         """The rows that are kept back, or all others."""
         rule = Rule.of(val)
-        if not rule.count(count(self.y), "val"):
-            raise InvalidInput(f"{count(self.y)} rows are too few to keep {val:.0%} of them back: name --held-out.")
+        total = count(self.y)
+        if not rule.count(total, "val") or not rule.count(total, "train"):
+            raise InvalidInput(f"Too few rows ({total}) to keep {val:.0%} of them back: name --held-out.")
         return _Picked(self, rule, side)
 
     def __del__(self) -> None:
@@ -85,7 +86,7 @@ class Rows:
 class _Picked:
     """One side of rows; a batch is copied out of the arrays, on a lease."""
 
-    def __init__(self, whole: Rows, rule: Rule, side: Side) -> None:
+    def __init__(self, whole: ArrayBatches, rule: Rule, side: Side) -> None:
         self.whole, self.rule, self.side = whole, rule, side
 
     def __iter__(self) -> Iterator[Pair]:
@@ -104,7 +105,7 @@ def _taken(x: Inputs, numbers: Array) -> Inputs:
     return parts if isinstance(x, dict) else tuple(parts.values()) if isinstance(x, tuple) else parts[""]
 
 
-def _open(text: str | None, reader: Reader) -> Batches | None:
+def _open(text: str | None, reader: DataOpener) -> Batches | None:
     if text is None:
         return None
     found = _own(text, reader.batch)
@@ -131,7 +132,7 @@ def _own(text: str, size: int) -> Batches | None:
     return _rows(found, path, size, None) if found else None
 
 
-def _archive(path: Path, size: int) -> Rows:
+def _archive(path: Path, size: int) -> ArrayBatches:
     """An .npz file is read whole, so its bytes are leased first; what is too large for that belongs in .npy files."""
     try:
         with zipfile.ZipFile(path) as packed:
@@ -144,7 +145,7 @@ def _archive(path: Path, size: int) -> Rows:
     return _rows(found, path, size, lease)
 
 
-def _rows(found: dict[str, Array], path: Path, size: int, lease: Lease | None) -> Rows:
+def _rows(found: dict[str, Array], path: Path, size: int, lease: Lease | None) -> ArrayBatches:
     sides: dict[str, Any] = {side: tree(found, side) for side in ("x", "y")}
     missing = [side for side, given in sides.items() if isinstance(given, (tuple, dict)) and not given]
     if missing:
@@ -152,4 +153,4 @@ def _rows(found: dict[str, Array], path: Path, size: int, lease: Lease | None) -
             str(path),
             f"holds {sorted(found)} but no {' and no '.join(missing)}; several inputs are x.name, or x.#0 x.#1",
         )
-    return Rows(sides["x"], sides["y"], size, lease)
+    return ArrayBatches(sides["x"], sides["y"], size, lease)

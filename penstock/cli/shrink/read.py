@@ -17,26 +17,26 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from penstock.compress.data import Batches
+from penstock.compress.files import KERAS_FILES
 from penstock.core.errors import InvalidInput
 from penstock.read.recognise import kind_of
-from penstock.shrink.data import Batches
-from penstock.shrink.files import KERAS_FILES
 from penstock.train.config import Config, read_config
 from penstock.train.flow import prepare, streams
-from penstock.train.recipe import Recipe, recipe_of_model
+from penstock.train.recipe import DataRecipe, recipe_of_model
 from penstock.watch.run_folder import CONFIG, PREPARE, preparation_of
 
 PICTURES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff")
 
 
-class Reader:
+class DataOpener:
     """Opens data for one model. `batch` is the number of rows in a batch."""
 
     def __init__(self, model: str, batch: int) -> None:
         self.model, self.batch = Path(model), batch
         # Only a model file lies in a run folder; net.py:build may be called from inside one by chance.
         self.run = self.model.parent if self.model.suffix in KERAS_FILES else None
-        self._recipe: Recipe | None = None
+        self._recipe: DataRecipe | None = None
 
     def whole(self, data: str) -> Batches:
         """All rows."""
@@ -60,7 +60,7 @@ class Reader:
             return dataclasses.replace(ran, data=data, batch=self.batch, val=ran.val or val)
         return Config(data, batch=self.batch, val=val, image_size=_size(self.model))
 
-    def recipe(self) -> Recipe | None:
+    def recipe(self) -> DataRecipe | None:
         """How raw data becomes the model's input, as far as that is known: then it is kept with the smaller model."""
         if self._recipe is None and self.run is not None and preparation_of(self.model).exists():
             self._recipe = recipe_of_model(self.model)
@@ -69,7 +69,7 @@ class Reader:
     def _has(self, name: str) -> bool:
         return self.run is not None and (self.run / name).exists()
 
-    def _learned(self, config: Config) -> Recipe:
+    def _learned(self, config: Config) -> DataRecipe:
         known = self.recipe()
         if known is not None:
             return known

@@ -1,7 +1,8 @@
 """The model of a run, for the process that forecasts its memory.
 
-Covers: `build`, called by guard/forecast_child.py as "keras_build.py:build"; the run folder comes in the environment.
-Does not cover: models (train/keras_models.py), forecasting (guard/forecast.py).
+Covers: `build`, called by guard/forecast/child.py as "train/keras/build.py:build"; the run folder comes in the
+environment.
+Does not cover: models (models.py), forecasting (guard/forecast/forecast.py).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ RUN = "PENSTOCK_TRAIN_RUN"
 
 def build() -> Any:
     """The compiled model that the run folder describes."""
-    from penstock.train.keras_models import make_model
+    from penstock.train.keras.models import make_model
 
     folder = Path(os.environ[RUN])
     config, recipe = read_config(folder), read_recipe(folder)

@@ -1,55 +1,64 @@
 """The worker of a run: prepares, builds, trains, saves. Started and watched by train/supervise.py.
 
-Covers: `python -m penstock.train.keras_job RUN_FOLDER`, from a run folder's config.json to model.keras.
+Covers: `python -m penstock.train.keras.job RUN_FOLDER`, from a run folder's config.json to model.keras.
 Does not cover: restarting after a death, showing progress (train/supervise.py, train/show.py).
 
-The framework is imported late, after the pass over the data. SIGINT is left to the parent; SIGTERM saves and stops.
+The framework is loaded beside the pass over the data where there is room for both, else after it. SIGINT is left to the
+parent; SIGTERM saves and stops.
 """
 
 from __future__ import annotations
 
 import errno
 import math
-import os
 import re
 import signal
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
 from typing import Any
 
+from penstock.core.durable import replace_durably
 from penstock.core.errors import InvalidInput, PenstockError
 from penstock.core.events import events
 from penstock.core.sizes import parse_size
-from penstock.guard.checkpoint import Folder
+from penstock.core.world import launched_world
+from penstock.distribute.join import join
+from penstock.guard.checkpoint.folder import CheckpointFolder
 from penstock.guard.devices import setup_devices
-from penstock.guard.hints import micro_batch_hint
+from penstock.guard.supervisor_hints import micro_batch_hint
 from penstock.memory.account import add_holder
 from penstock.memory.limits import current_limit, limit
 from penstock.memory.meter import Meter
 from penstock.train.config import PRECISIONS, Config, read_config, write_json
 from penstock.train.flow import Streams, prepare, streams
-from penstock.train.foresee import foresee
-from penstock.train.orphan import die_with_parent, only_worker
-from penstock.train.recipe import Recipe, read_recipe, write_recipe
+from penstock.train.forecast import fits_obviously, foresee
+from penstock.train.keras.loading import Loading
+from penstock.train.parent_death import die_with_parent, only_worker
+from penstock.train.recipe import DataRecipe, read_recipe, write_recipe
 from penstock.train.user_code import call_user
 from penstock.watch.record import Recorder, start_values
-from penstock.watch.run_folder import CHECKPOINTS, METRICS, MODEL, PREPARE, read_events
+from penstock.watch.run_folder import CHECKPOINTS, METRICS, MODEL, PREPARE, rank_folder, read_events
 
 FAILED = 1
 TOLD_EVERY_S = 0.5
+WAIT_S = 0.1
 
 
 def main(folder: Path) -> int:
-    """Run to the end; the exit code is 0, or 1 for an error that is told in the last event."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Run to the end; the exit code is 0, or 1 for an error, which the last event describes."""
+    if threading.current_thread() is threading.main_thread():  # Ray calls this in a thread of its worker
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()
     config = read_config(folder)
-    if config.memory is not None:
-        limit(config.memory)
-    with only_worker(folder), Recorder(folder):
-        attempt = 1 + sum(1 for event in read_events(folder) if event["kind"] == "run.start")
+    world = launched_world()
+    if config.memory_nbytes is not None:
+        limit(config.memory_nbytes // world.local_size)
+    home = rank_folder(folder, world.rank)
+    with only_worker(home), Recorder(home):
+        attempt = 1 + sum(1 for event in read_events(home) if event["kind"] == "run.start")
         events.emit("run.start", "train", **start_values(folder, attempt=attempt, config=config.as_dict()))
         try:
             train(folder, config)
@@ -63,18 +72,26 @@ def main(folder: Path) -> int:
 
 
 def train(folder: Path, config: Config) -> None:
-    """All stages, in order."""
-    recipe = _prepared(folder, config)
-    found = streams(config, recipe)
-    foretold = config.forecast and not Folder(folder / CHECKPOINTS).list() and micro_batch_hint() is None
-    _tell_plan(found, config, recipe, foretold)
-    micro = foresee(folder, config, found) if foretold else None
+    """All stages, in order. Of several ranks the first prepares and saves; all train."""
+    world = launched_world()
     late = config.backend in ("tensorflow", "torch")  # these take a limit only once they are imported
     setup_devices(None if late else config.device_memory, frameworks=(config.backend,))
-    import keras  # only now: it takes hundreds of megabytes that the pass over the data can do without
+    loading = Loading(config, alone=world.size == 1)
+    loading.start()
+    recipe = _prepared(folder, config, loading.beside) if world.rank == 0 else _prepared_by_first(folder)
+    found = streams(config, recipe, ranks=world.size)
+    begun = bool(CheckpointFolder(folder / CHECKPOINTS).list())
+    foretold = config.forecast and not begun and micro_batch_hint() is None and world.size == 1
+    foretold = foretold and not fits_obviously(config, recipe)
+    _tell_plan(found, config, recipe, foretold)
+    micro = foresee(folder, config, found) if foretold else None
+    if world.size > 1:
+        join(config.backend)  # before the framework is loaded: JAX cannot join later
+    loading.wait()
+    import keras  # where memory is short only now: the pass over the data can do without its hundreds of megabytes
 
     _make_repeatable(keras, config)
-    from penstock.train.keras_models import make_model
+    from penstock.train.keras.models import make_model
 
     if config.device_memory is not None and late:
         setup_devices(config.device_memory, frameworks=(config.backend,))
@@ -82,11 +99,13 @@ def train(folder: Path, config: Config) -> None:
     model = make_model(config.model, recipe.inputs(), recipe.target, config.learning_rate)
     began_s = time.time()
     history = _fit(folder, config, model, found, micro)
+    if world.rank > 0:
+        return
     save_model(model, folder / MODEL)
     write_json(folder / METRICS, metrics_of(history, recipe, time.time() - began_s))
 
 
-def _prepared(folder: Path, config: Config) -> Recipe:
+def _prepared(folder: Path, config: Config, loads_beside: bool) -> DataRecipe:
     """The recipe of this run: the one that an earlier attempt kept, or a fresh one."""
     if (folder / PREPARE).exists():
         return read_recipe(folder)
@@ -98,7 +117,8 @@ def _prepared(folder: Path, config: Config) -> Recipe:
             last_s[0] = time.monotonic()
             events.emit("train.preparing", "prepare", rows=rows, seconds=time.monotonic() - began_s)
 
-    events.emit("train.preparing", "prepare", rows=0, seconds=0.0)
+    beside = config.backend if loads_beside else None
+    events.emit("train.preparing", "prepare", rows=0, seconds=0.0, loading=beside)
     recipe = prepare(config, progress)
     write_recipe(folder, recipe)
     seconds = time.monotonic() - began_s
@@ -106,7 +126,14 @@ def _prepared(folder: Path, config: Config) -> Recipe:
     return recipe
 
 
-def _tell_plan(found: Streams, config: Config, recipe: Recipe, foretold: bool) -> None:
+def _prepared_by_first(folder: Path) -> DataRecipe:
+    """What rank 0 learns from the data. If it fails, the launcher ends this rank too."""
+    while not (folder / PREPARE).exists():
+        time.sleep(WAIT_S)
+    return read_recipe(folder)
+
+
+def _tell_plan(found: Streams, config: Config, recipe: DataRecipe, foretold: bool) -> None:
     stages = [{"name": line.strip(" ->"), "nbytes": _most_nbytes(line)} for line in found.plan.splitlines()]
     events.emit("run.plan", "train", text=found.plan, stages=stages)
     events.emit(
@@ -151,7 +178,7 @@ def _fit(folder: Path, config: Config, model: Any, found: Streams, micro: int | 
         precision=PRECISIONS[config.precision],
         checkpoint=checkpoints,
         checkpoint_minutes=config.checkpoint_minutes,
-        resume=bool(Folder(checkpoints).list()),
+        resume=bool(CheckpointFolder(checkpoints).list()),
     )
 
 
@@ -174,12 +201,12 @@ def save_model(model: Any, path: Path) -> None:
     fresh = path.with_name(f".unfinished-{path.name}")
     try:
         model.save(fresh)
-        os.replace(fresh, path)
+        replace_durably(fresh, path)
     finally:
         fresh.unlink(missing_ok=True)  # half a model, if the disk is full, is in the way of what makes room
 
 
-def metrics_of(history: Any, recipe: Recipe, seconds: float) -> dict[str, Any]:
+def metrics_of(history: Any, recipe: DataRecipe, seconds: float) -> dict[str, Any]:
     """What a run reached, for people and scripts."""
     logs = {name: [float(value) for value in values] for name, values in history.history.items()}
     last = {name: values[-1] for name, values in logs.items() if values}

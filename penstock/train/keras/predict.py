@@ -1,7 +1,7 @@
 """Predicting on raw data with a trained run, streamed from disk to disk.
 
 Covers: opening a run's model and recipe, batches of predictions, the columns that are written.
-Does not cover: the file (guard/sink.py), computing in parts that fit (guard/infer.py).
+Does not cover: the file (guard/write_predictions.py), computing in parts that fit (guard/keras/predict.py).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from penstock.core.errors import InvalidInput
-from penstock.guard.infer import predict as guarded
-from penstock.guard.sink import write_predictions
-from penstock.sources.images import ImageSource
+from penstock.guard.keras.predict import predict as guarded
+from penstock.guard.write_predictions import write_predictions
+from penstock.sources.images.source import ImageSource
 from penstock.train.flow import raw_batches
-from penstock.train.keras_models import open_model
-from penstock.train.look import source_of
+from penstock.train.inspect import source_of
+from penstock.train.keras.models import open_model
 from penstock.train.recipe import Target, recipe_of_model
 
 Columns = dict[str, np.ndarray]

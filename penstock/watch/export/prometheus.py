@@ -1,7 +1,7 @@
 """A run's numbers in the text format that Prometheus scrapes.
 
 Covers: names, types and labels; one line a number, runs told apart by a label.
-Does not cover: serving them (watch/server.py).
+Does not cover: serving them (server.py).
 """
 
 from __future__ import annotations

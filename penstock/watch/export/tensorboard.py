@@ -1,7 +1,7 @@
 """A run's numbers as TensorBoard scalars.
 
 Covers: event files that TensorBoard reads, with every progress event, memory sample and epoch of a run.
-Does not cover: framing records (sources/tfrecord_write.py, handed in), graphs, images, histograms.
+Does not cover: framing records (sources/tfrecord/write.py, handed in), graphs, images, histograms.
 
 An event file is a TFRecord file of Event messages: wall_time (1, double), step (2, varint), file_version (3, text),
 summary (5); a Summary is a list (1) of values: tag (1, text), simple_value (2, float). That little is written here by
@@ -48,7 +48,7 @@ def export_scalars(
 
 
 def scalars(events: Iterable[Record]) -> Iterator[tuple[float, int, dict[str, float]]]:
-    """Time, step and numbers of each event that has any. Memory is told by the step during which it was measured."""
+    """Time, step and numbers of each event that has any. Memory is plotted at the step during which it was measured."""
     step = 0
     for event in events:
         t, kind = event.get("t"), event["kind"]

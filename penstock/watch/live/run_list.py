@@ -1,7 +1,7 @@
 """The runs that a live page shows: found, taken in piece by piece, forgotten when there are too many.
 
 Covers: the list of runs with their state, and an up-to-date digest of each run that someone looks at.
-Does not cover: serving (watch/server.py).
+Does not cover: serving (server.py).
 
 Nothing is read while nobody asks. A long run is taken in a few megabytes at a time, so that the first picture comes at
 once and fills up.
@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.watch.chart_data import SILENT_S, Picture, draw, facts_of
 from penstock.watch.digest import Digest, number
-from penstock.watch.picture import SILENT_S, Picture, draw, facts_of
+from penstock.watch.ranks import RankTable
 from penstock.watch.run_folder import EVENTS, Record, RunInfo, Tail, list_runs
 
 MOST_OPEN = 16
@@ -36,10 +37,11 @@ class _Open:
 
     tail: Tail
     digest: Digest
+    ranks: RankTable
     restarts: int = 0
 
 
-class Gallery:
+class RunList:
     """All runs below a folder. Its methods may be called by several threads at once."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -60,7 +62,7 @@ class Gallery:
             for run in runs:
                 known = (run.changed_s, run.events_nbytes)
                 if self._peeks.get(run.name, (None,))[0] != known:
-                    self._peeks[run.name] = (known, peek(run.folder))
+                    self._peeks[run.name] = (known, _peek_any(run.folder))
                 row = {"name": run.name, **self._peeks[run.name][1]}
                 if row["status"] == "running" and now_s - run.changed_s > SILENT_S:
                     row["status"] = "silent"
@@ -75,7 +77,7 @@ class Gallery:
             if opened is None:
                 return None
             more = self._read(opened)
-            return draw(opened.digest, name=name, since=since), more
+            return {**draw(opened.digest, name=name, since=since), "ranks": opened.ranks.read()}, more
 
     def facts(self, name: str) -> dict[str, Any] | None:
         """A run's numbers, all of its events taken in."""
@@ -92,7 +94,7 @@ class Gallery:
         folder = next((run.folder for run in self.runs() if run.name == name), None)
         if folder is None:
             return None
-        self._open[name] = _Open(Tail(folder), Digest())
+        self._open[name] = _Open(Tail(folder), Digest(), RankTable(folder))
         while len(self._open) > MOST_OPEN:
             self._open.popitem(last=False)
         return self._open[name]
@@ -113,6 +115,14 @@ class Gallery:
                 return True
 
 
+def _peek_any(folder: Path) -> dict[str, Any]:
+    """What can be said of a run, whatever its folder holds: one that cannot be read must not hide the others."""
+    try:
+        return peek(folder)
+    except Exception:
+        return {"status": "unreadable", "epoch": None, "loss": None}
+
+
 def peek(folder: Path) -> dict[str, Any]:
     """A run's state from the last lines of its events."""
     status, settled = "empty", False
@@ -128,7 +138,8 @@ def peek(folder: Path) -> dict[str, Any]:
     logs = found.get("logs")
     loss = number(logs.get("loss")) if isinstance(logs, dict) else None
     finite = loss if loss is not None and abs(loss) < float("inf") else None
-    return {"status": status, "epoch": found.get("epoch"), "loss": finite}
+    epoch = number(found.get("epoch"))
+    return {"status": status, "epoch": int(epoch) if epoch is not None and abs(epoch) < 2**53 else None, "loss": finite}
 
 
 def _last_lines(path: Path) -> list[Record]:
@@ -143,7 +154,7 @@ def _last_lines(path: Path) -> list[Record]:
     for line in lines:
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(record, dict):
             records.append(record)

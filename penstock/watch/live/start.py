@@ -1,7 +1,8 @@
 """Starting and stopping the live page.
 
-Covers: the address, the token that stays the same from start to start, a server in a thread or in the foreground.
-Does not cover: what it answers (watch/server.py).
+Covers: the address with a token that is new at each start, what open pages know the
+next server by, a server in a thread or in the foreground.
+Does not cover: what it answers (server.py).
 """
 
 from __future__ import annotations
@@ -18,13 +19,12 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 from penstock.core.errors import InvalidInput, MissingExtra
-from penstock.watch.gallery import Gallery
+from penstock.watch.address import HOST, PORT
+from penstock.watch.live.run_list import RunList
 
 if TYPE_CHECKING:
     import uvicorn
 
-HOST = "127.0.0.1"
-PORT = 7337
 OTHER_PORTS = 20
 """If the usual port is taken, so many after it are tried."""
 
@@ -83,8 +83,8 @@ def run_watch(folder: str | os.PathLike[str], *, host: str = HOST, port: int | N
 
 
 def lasting_token() -> str:
-    """A secret that stays the same from start to start, so that open pages find the next server; readable by no one
-    else. Where it cannot be kept, it is new each time.
+    """What open pages know the server by: the same from start to start, so that they find the next one, while the
+    token in the printed address is new each time. Readable by no one else; where it cannot be kept, it is new too.
     """
     folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "penstock"
     path = folder / "watch-token"
@@ -120,13 +120,13 @@ def _prepare(
     try:
         import uvicorn
 
-        from penstock.watch.server import Watch
+        from penstock.watch.live.server import RunServer
     except ImportError as error:
         raise MissingExtra(what="The live page", extra="live") from error
     bound = _bind(host, port)
     actual = int(bound.getsockname()[1])
-    secret = token or lasting_token()
-    watch = Watch(Gallery(folder), secret)
+    secret = token or secrets.token_urlsafe(24)
+    watch = RunServer(RunList(folder), secret, session=lasting_token(), hosts=_names(host, actual))
     config = uvicorn.Config(
         watch.app(),
         log_level="warning",
@@ -140,6 +140,14 @@ def _prepare(
     shown = f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{actual}/?token={quote(secret)}"
     return Watching(url, host, actual, secret, server), bound
+
+
+def _names(host: str, port: int) -> frozenset[str]:
+    """What requests may call this server; a server for other machines has names that it does not know."""
+    if not is_local(host):
+        return frozenset()
+    shown = f"[{host}]" if ":" in host else host
+    return frozenset(f"{name}:{port}" for name in (shown.lower(), "localhost", "127.0.0.1", "[::1]"))
 
 
 def _bind(host: str, port: int | None) -> socket.socket:

@@ -47,6 +47,8 @@ function count(value) {
   return known(value) ? Math.round(value).toLocaleString("en-US") : "–";
 }
 
+const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
+
 function short(value) {
   if (!known(value)) return "–";
   const size = Math.abs(value);

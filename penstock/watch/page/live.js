@@ -55,7 +55,7 @@ function merge(old, picture) {
 function connect() {
   clearTimeout(state.timer);
   if (state.source) state.source.close();
-  const asked = new URLSearchParams({ token });
+  const asked = new URLSearchParams(token ? { token } : {});
   for (const name of chosen()) asked.append("run", name);
   if (state.last) asked.set("last", state.last);
   const source = (state.source = new EventSource("stream?" + asked));
@@ -78,7 +78,16 @@ function connect() {
     const over = isOver();
     say(over ? "The run is over, and its server has stopped" : "Connection lost, trying again", "off");
     state.timer = setTimeout(connect, Math.min(over ? 60000 : 5000, 400 * 1.6 ** state.tries));
+    tellIfRefused(source);
   };
+}
+
+// A stream does not tell why it ended. A server that answers but refuses was started again, with another token. The page
+// goes on asking: once the new address is open in this browser, its cookie lets this page in too.
+async function tellIfRefused(source) {
+  const answer = await fetch("api/runs?" + new URLSearchParams(token ? { token } : {})).catch(() => null);
+  if (answer && answer.status === 403 && source === state.source)
+    say("The server was started again under a new address: open the one that `penstock watch` printed", "off");
 }
 
 // A run that was served by its own training is over when that is, and nobody needs to wait for the server.

@@ -28,6 +28,14 @@ class RunView {
     this.speed = new Chart({ title: "Throughput", height: 170, format: short }, c);
     this.waits = new Chart({ title: "Waiting for data", height: 170, format: share }, c);
     this.lanes = new Lanes(c);
+    this.ranks = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Ranks beside each other" });
+    this.ranksNote = el("span", { class: "muted" });
+    this.ranksCard = el(
+      "section",
+      { class: "card", "aria-label": "Ranks", hidden: true },
+      el("div", { class: "bar" }, el("h2", {}, "Ranks"), this.ranksNote),
+      this.ranks,
+    );
     this.limited = el("p", { class: "muted" });
     this.advice = el("ul", { class: "advice" });
     this.plan = el("div", {});
@@ -38,6 +46,7 @@ class RunView {
       { class: "main", style: "display:contents" },
       el("div", { class: "bar" }, el("div", { class: "head" }, this.title, this.pill, this.about), this.axisChoice()),
       this.tiles,
+      this.ranksCard,
       el(
         "section",
         { class: "card", "aria-label": "Bottleneck and advice" },
@@ -103,12 +112,14 @@ class RunView {
       [
         facts.started_t ? "Started " + moment(facts.started_t) : "",
         facts.attempts > 1 ? facts.attempts + " attempts" : "",
+        facts.redone_steps ? `about ${plural(facts.redone_steps, "step")} trained again` : "",
         facts.error ? facts.error : "",
       ]
         .filter(Boolean)
         .join(" · "),
     );
     this.updateTiles(facts);
+    this.updateRanks(picture.ranks || []);
     this.updateCharts(picture, place);
     if (picture.story !== this.story) this.updateStory(picture);
     setText(this.limited, facts.bottleneck);
@@ -164,6 +175,30 @@ class RunView {
       meter.className = "meter" + (tight && part > tight ? " tight" : "");
       meter.firstChild.style.width = Math.min(100, part * 100).toFixed(1) + "%";
     });
+  }
+
+  updateRanks(ranks) {
+    this.ranksCard.hidden = !ranks.length;
+    if (!ranks.length) return;
+    const slow = ranks.find((rank) => rank.straggler);
+    setText(this.ranksNote, slow ? `The others wait for rank ${slow.rank}.` : `${ranks.length} train together.`);
+    const rows = ranks.map((rank) => [
+      rank.rank,
+      (STATUS[rank.status] || [rank.status])[0],
+      count(rank.step),
+      short(rank.samples_per_s),
+      bytes(rank.used_nbytes),
+      known(rank.peak_nbytes) && rank.limit_nbytes
+        ? `${bytes(rank.peak_nbytes)} of ${bytes(rank.limit_nbytes)}`
+        : bytes(rank.peak_nbytes),
+      share(rank.waited_share),
+      share(rank.ranks_share),
+      rank.attempts > 1
+        ? `${plural(rank.attempts - 1, "time")}` + (rank.deaths ? `, died ${plural(rank.deaths, "time")}` : "")
+        : "–",
+    ]);
+    const heads = ["Rank", "Status", "Step", "Samples/s", "Memory now", "Most memory", "Waits for data"];
+    this.ranks.replaceChildren(table([...heads, "Waits for others", "Started again"], rows));
   }
 
   updateCharts(picture, place) {
@@ -276,6 +311,7 @@ class RunView {
       ...[
         stages.length ? el("ul", { class: "stages" }, ...stages) : null,
         story.plan.text && !stages.length ? el("pre", {}, story.plan.text) : null,
+        ...story.shuffle.map((text) => el("p", {}, text)),
         story.forecast ? el("pre", {}, story.forecast) : null,
         story.plan.text || stages.length ? null : el("p", { class: "muted" }, "No plan was recorded."),
       ].filter(known),
