@@ -1,4 +1,4 @@
-"""How property tests draw, what a test has leased, and processors that announce more than they can do.
+"""Kernels as they are written now, how property tests draw, what a test has leased, processors that lack what they say.
 
 Property tests draw the same examples each time, so that a run can be repeated. `PENSTOCK_HYPOTHESIS=explore` draws new
 ones and many more, for a search of minutes or hours.
@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,8 @@ import pytest
 from hypothesis import settings
 
 from penstock.engine.pipe import pipe
+
+ROOT = Path(__file__).parents[1]
 
 BFLOAT16 = "import torch; x = torch.ones(64, 64).bfloat16(); torch.nn.functional.linear(x, x)"
 
@@ -33,9 +36,21 @@ def _keep_to_instructions_that_work() -> None:
 
 _keep_to_instructions_that_work()  # before workers and children are started, which inherit it
 
+if (ROOT / "native" / "build.py").exists():  # tests run against the kernels as they are written now
+    subprocess.run([sys.executable, str(ROOT / "native" / "build.py")], check=True, stdout=subprocess.DEVNULL)
+
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("explore", max_examples=10_000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("PENSTOCK_HYPOTHESIS", "repeatable"))
+
+
+def pytest_runtest_teardown() -> None:
+    """A stream that a test left behind ends here, not in the middle of another test: its watchdog would speak there.
+
+    A collection takes up to a second once a framework is loaded, so it is made only where such a thread is alive.
+    """
+    if any(thread.name in {"penstock-watchdog", "penstock-driver"} for thread in threading.enumerate()):
+        gc.collect()
 
 
 @pytest.fixture

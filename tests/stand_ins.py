@@ -73,3 +73,25 @@ class NumberUnits:
 
     def fingerprint(self) -> str:
         return f"{self.label}{self.sizes}{self.part_rows}"
+
+
+class NumberPieces(NumberUnits):
+    """A UnitSource that can also read scattered pieces: `piece_rows` neighbouring numbers each."""
+
+    def __init__(self, count: int, piece_rows: int = 3, per_block: int = 4, unit_rows: int = 50) -> None:
+        super().__init__((unit_rows,) * (count // unit_rows) + (count % unit_rows,), unit_rows)
+        self.count, self.piece_rows, self.per_block = count, piece_rows, per_block
+        self.label = f"pieces({count})"
+
+    def num_pieces(self) -> int:
+        return -(-self.count // self.piece_rows)
+
+    def pieces_per_block(self) -> int:
+        return self.per_block
+
+    def pieces_nbytes(self, count: int) -> int:
+        return 8 * count * self.piece_rows
+
+    def read_pieces(self, pieces: np.ndarray) -> Block:
+        values = (pieces[:, None] * self.piece_rows + np.arange(self.piece_rows)).reshape(-1)
+        return Block({"value": values[values < self.count]}, "value")

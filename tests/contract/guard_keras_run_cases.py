@@ -19,7 +19,8 @@ from guard_keras_cases import FOLDER, X, Y, assert_same, assert_same_history, ba
 import penstock as ps
 from penstock.core.errors import InvalidInput, OutOfMemory
 from penstock.core.events import events
-from penstock.guard.frameworks import keras_save, keras_step
+from penstock.guard.keras import save as keras_save
+from penstock.guard.keras import step as keras_step
 from penstock.guard.optimizer_memory import lean_optimizer, state_nbytes
 
 

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from penstock.core.errors import MapError, Stopped
-from penstock.engine.gather import ROOMY_NBYTES, prepare
 from penstock.engine.pipe import pipe
 from tests.contract.chains import rows, units
 
@@ -32,7 +31,6 @@ def held() -> int:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left():
-    prepare(ROOMY_NBYTES, wait=True)  # compiled once a process, by a thread that belongs to no loop
     gc.collect()
     before = (set(penstock_threads()), held())
     yield
@@ -151,6 +149,39 @@ except KeyboardInterrupt:
     assert done >= 20
     rest = ds.resume(place.read_text())
     assert next(iter(rest)).tolist() == list(range(done * 5, done * 5 + 5))
+
+
+def test_ctrl_c_leaves_no_thread_behind():
+    """In a notebook the process goes on after Ctrl-C: workers and the watchdog must not."""
+    script = """
+import gc, threading, time
+from tests.contract.chains import units
+
+def ours():
+    return [t for t in threading.enumerate() if t.name.startswith("penstock")]
+
+def loop():
+    for n, batch in enumerate(units((100,) * 200, 10).batch(5)):
+        if n == 20:
+            print("going", *sorted(t.name for t in ours()), flush=True)
+        time.sleep(0.01)
+
+try:
+    loop()
+except KeyboardInterrupt:
+    print("stopped", flush=True)
+gc.collect()
+for thread in ours():
+    thread.join(60)
+print("left", *(t.name for t in ours()), flush=True)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    going = process.stdout.readline().split()
+    assert going[0] == "going" and "penstock-watchdog" in going
+    process.send_signal(signal.SIGINT)
+    told, _ = process.communicate(timeout=300)
+    assert told.splitlines() == ["stopped", "left"]
 
 
 def test_kill_9_in_mid_epoch_resumes_from_the_last_written_position(tmp_path):

@@ -9,14 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.errors import PositionError
-from tests.contract.chains import double, rows, units
+from tests.contract.chains import double, pieces, rows, units
 
 CHAINS = {
     "rows": lambda: rows(211).shuffle(seed=3),
     "rows mapped": lambda: rows(211).shuffle(seed=3).map(double),
+    "rows normalised": lambda: rows(211).shuffle(seed=3).normalise(scale=2),
+    "units normalised": lambda: units((5, 9, 1, 4) * 12, 3).shuffle(seed=2, window=17).normalise(scale=2),
     "many units": lambda: units((5, 9, 1, 4) * 12, 3),
     "many units shuffled": lambda: units((5, 9, 1, 4) * 12, 3).shuffle(seed=2, window=17),
     "shuffled and filtered": lambda: units((5, 9, 1, 4) * 12, 3).shuffle(seed=2).filter(lambda x: x % 3 != 1),
+    "scattered pieces": lambda: pieces(311).shuffle(seed=2),
+    "scattered pieces in windows": lambda: pieces(311).shuffle(seed=2, window=17).map(double),
+    "few blocks of pieces": lambda: pieces(40).shuffle(seed=2),
     "few units": lambda: units((50, 70), 7).shuffle(seed=2, window=20),
 }
 

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.contract.keras_process import Outcome, case_names, run_cases
+
 CASES = Path(__file__).parent / "guard_keras_run_cases.py"
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("tensorflow", "jax")]
+
+
+@pytest.fixture(scope="module", params=["torch", *SLOW])
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def outcome(request: pytest.FixtureRequest, backend: str, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    return run_cases(request, CASES, backend, tmp_path_factory.mktemp(backend))
 
 
 @pytest.mark.timeout(2000)
-@pytest.mark.parametrize(
-    "backend",
-    ["torch", pytest.param("tensorflow", marks=pytest.mark.slow), pytest.param("jax", marks=pytest.mark.slow)],
-)
-def test_keras_run_cases(backend, tmp_path):
-    """Each backend needs its own process; one process runs all cases and names those that failed."""
-    env = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": os.getcwd()}
-    env |= {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
-    env |= {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [sys.executable, str(CASES), str(tmp_path)], env=env, capture_output=True, text=True, timeout=1900, check=False
-    )
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
-    assert "all cases passed" in done.stdout
+@pytest.mark.parametrize("case", case_names(CASES))
+def test_a_case_on_a_backend(case: str, outcome: Outcome) -> None:
+    wrong = outcome(case)
+    assert wrong is None, wrong

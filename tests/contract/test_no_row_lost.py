@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from penstock.core.events import Events
 from penstock.dataset import Dataset
+from penstock.engine.buffers.batch import SlabPool
 from penstock.engine.build import Builder
 from penstock.engine.run import Run, StreamIterator
-from penstock.engine.slabs import SlabPool
-from penstock.engine.stream import Context
-from penstock.engine.workers import Pool
+from penstock.engine.streams.stream import Context
+from penstock.engine.workers.threads import Pool
 from penstock.memory.budget import Budget
 from penstock.plan.rewrite import rewrite
 from tests.contract.chains import elements

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.sources.tfrecord_write import encode_example, frame
+from penstock.sources.tfrecord.write import encode_example, frame
 
 TEXT = "".join(f"{i} " + "words and " * 40 + "\n" for i in range(25_000))
 

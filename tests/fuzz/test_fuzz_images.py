@@ -5,6 +5,7 @@ They are decoded in a child process, because a crash inside a codec could not be
 
 from __future__ import annotations
 
+import os
 import random
 import resource
 import sys
@@ -18,9 +19,9 @@ import simplejpeg
 sys.path.insert(0, str(Path(__file__).parent))
 from mutations import GROWTH, ROUNDS, TIMEOUT_S, in_child, mutated, outcome, peak, start_peak
 
-from penstock.sources.decode import ImageOptions, decode_image_into
-from penstock.sources.image_header import read_header
-from penstock.sources.jpeg import kernel as own
+from penstock.native import jpeg as own
+from penstock.sources.images.decode import ImageOptions, decode_image_into
+from penstock.sources.images.header import read_header
 
 ROOM = 6_000_000_000
 
@@ -35,7 +36,8 @@ def pictures() -> list[bytes]:
 
 def main(count: int) -> None:
     """The child: decode mutations under an address-space limit."""
-    resource.setrlimit(resource.RLIMIT_AS, (ROOM, ROOM))
+    if "libasan" not in os.environ.get("LD_PRELOAD", ""):  # its shadow alone takes terabytes of addresses
+        resource.setrlimit(resource.RLIMIT_AS, (ROOM, ROOM))
     good, chance, seen = pictures(), random.Random(1), {"rows": 0, "BadData": 0}
     options = ImageOptions(size=(8, 8), max_pixels=1_000_000)
     out = np.empty((8, 8, 3), np.uint8)
@@ -77,7 +79,6 @@ def jpegs() -> list[bytes]:
 
 def compare(count: int) -> None:
     """The child: whatever the kernels accept, libjpeg-turbo accepts without a warning, and to the same pixels."""
-    assert own.kernel.get(np.uint8, wait=True) is not None
     good, chance, accepted = jpegs(), random.Random(2), 0
     recycled: dict[str, np.ndarray] = {}
 

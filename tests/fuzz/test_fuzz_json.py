@@ -19,7 +19,7 @@ from mutations import ROUNDS, TIMEOUT_S
 from penstock.core.errors import PenstockError
 from penstock.read.json import read_json
 from penstock.read.text import read_text
-from penstock.sources import text_lines
+from penstock.sources.text import lines as text_lines
 
 ROWS = 4
 TYPES = {"a": "int64", "u.id": "int64", "t": "string"}

@@ -21,12 +21,11 @@ from mutations import GROWTH, ROUNDS, TIMEOUT_S, TOGETHER, peak, read_together, 
 
 from penstock.core.errors import PenstockError
 from penstock.core.source import OnError
+from penstock.native.tfrecord import walk
 from penstock.read.tfrecord import read_tfrecords
-from penstock.sources.crc32c import byte_array
-from penstock.sources.example import feature_of
-from penstock.sources.example_columns import ExampleParser, Frames
-from penstock.sources.tfrecord_kernel import walk
-from penstock.sources.tfrecord_write import encode_example, encode_sequence_example, frame
+from penstock.sources.tfrecord.columns import ExampleParser, Frames
+from penstock.sources.tfrecord.features import feature_of
+from penstock.sources.tfrecord.write import encode_example, encode_sequence_example, frame
 
 GIVEN = {"x": ("float32", (6,)), "n": ("int64", (None,)), "b": (bytes, (None,)), "t": str, "y": "int32"}
 
@@ -80,7 +79,9 @@ def test_mutated_stretches_parse_or_are_skipped():
     offsets, lengths = np.zeros(64, np.int64), np.zeros(64, np.int64)
     parsers = {check: parser(check) for check in (True, False)}
     skipped = kept = 0
-    parsers[False].block(Frames(byte_array(data), offsets[:1], np.array([len(plain[0])]), str), OnError("skip"))
+    parsers[False].block(
+        Frames(np.frombuffer(data, np.uint8), offsets[:1], np.array([len(plain[0])]), str), OnError("skip")
+    )
     before = start_peak()
     for _ in range(ROUNDS):
         check = rng.random() < 0.2
@@ -88,8 +89,8 @@ def test_mutated_stretches_parse_or_are_skipped():
             broken = b"".join(frame(mutated(r, rng)) for r in rng.sample(plain, 3))
         else:
             broken = mutated(data, rng)
-        buf = byte_array(broken)
-        found, _, _ = walk(buf, 0, len(buf), check, 1 << 30, offsets, lengths)
+        buf = np.frombuffer(broken, np.uint8)
+        found, _, _ = walk(buf, len(buf), check, 1 << 30, offsets, lengths)
         policy = OnError("skip")
         block = parsers[check].block(Frames(buf, offsets[:found], lengths[:found], str), policy)
         assert len(block) + policy.count == found

@@ -26,10 +26,10 @@ from mutations import GROWTH, ROUNDS, TIMEOUT_S, TOGETHER, peak, read_together, 
 from penstock.core.errors import PenstockError
 from penstock.core.source import OnError
 from penstock.read.webdataset import read_webdataset
-from penstock.sources.decode import ImageOptions
-from penstock.sources.picture import Pictures
-from penstock.sources.tar_columns import KINDS, SampleParser, columns_of, sample_of
-from penstock.sources.tar_index import Intact, MemoryReader, StreamReader, TarError, grouped, members
+from penstock.sources.images.column import Pictures
+from penstock.sources.images.decode import ImageOptions
+from penstock.sources.tar.columns import KINDS, SampleParser, columns_of, sample_of
+from penstock.sources.tar.index import Intact, MemoryReader, StreamReader, TarError, grouped, members
 
 LONGEST = 1_000_000
 

@@ -21,7 +21,7 @@ import pytest
 import penstock as ps
 from penstock.core.errors import PenstockError
 from penstock.memory import run_limited
-from penstock.sources.tfrecord_write import encode_example, frame
+from penstock.sources.tfrecord.write import encode_example, frame
 
 LIMIT = 300_000_000
 BOMB_NBYTES = 2 * LIMIT

@@ -36,9 +36,26 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def _certify(folder: Path) -> str:
+    """A certificate that vouches for itself; the server's options that use it."""
+    key, certificate = folder / "server.key", folder / "server.crt"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1",
+         "-keyout", str(key), "-out", str(certificate)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    key.chmod(0o600)
+    if os.geteuid() == 0:
+        shutil.chown(key, "postgres")
+    return f" -c ssl=on -c ssl_cert_file={certificate} -c ssl_key_file={key}"
+
+
 @contextmanager
-def server() -> Iterator[str]:
-    """Start a server; yields its URI, with a password in it. Stops it and removes its folder."""
+def server(tls: bool = False) -> Iterator[str]:
+    """Start a server; yields its URI, with a password in it. Stops it and removes its folder.
+
+    With `tls`, connections are encrypted; the URI asks for it.
+    """
     bin_folder = binaries()
     assert bin_folder is not None
     folder = Path(tempfile.mkdtemp(prefix="penstock-pg-"))
@@ -52,6 +69,8 @@ def server() -> Iterator[str]:
     options = (
         f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off -c shared_buffers=16MB -c max_wal_size=256MB"
     )
+    if tls:
+        options += _certify(folder)
     try:
         subprocess.run(
             [*run, str(bin_folder / "initdb"), "-D", str(folder / "data"), "-U", "tester", "-A", "scram-sha-256",
@@ -62,7 +81,7 @@ def server() -> Iterator[str]:
             [*control, "-o", options, "-l", str(folder / "data" / "log"), "start"], check=True, capture_output=True
         )
         try:
-            yield f"postgresql://tester:pa%3Ass%2Fw%40rd@127.0.0.1:{port}/postgres"
+            yield f"postgresql://tester:pa%3Ass%2Fw%40rd@127.0.0.1:{port}/postgres" + "?sslmode=require" * tls
         finally:
             subprocess.run([*control, "-m", "immediate", "stop"], check=True, capture_output=True)
     finally:

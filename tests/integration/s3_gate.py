@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from penstock.sources import storage
+from penstock.sources.storage import files as storage
 
 
 class Gate(ThreadingHTTPServer):
@@ -27,6 +27,8 @@ class Gate(ThreadingHTTPServer):
         self.failing: list[str] = []
         self.requests = 0
         self.seen: list[str] = []
+        self.sent_nbytes: dict[str, int] = {}
+        """Bytes of answers to GET by path, the query left out."""
         self.inside, self.most_inside = 0, 0
         self.together = 0
         self.lock = threading.Lock()
@@ -86,6 +88,10 @@ class GateHandler(BaseHTTPRequestHandler):
         upstream.request(self.command, self.path, body, dict(self.headers))
         reply = upstream.getresponse()
         data = reply.read()
+        if self.command == "GET":
+            with self.server.lock:
+                path = self.path.split("?")[0]
+                self.server.sent_nbytes[path] = self.server.sent_nbytes.get(path, 0) + len(data)
         self.send_response(reply.status)
         for name, value in reply.getheaders():
             if name.lower() not in ("transfer-encoding", "connection", "server", "date", "content-length"):

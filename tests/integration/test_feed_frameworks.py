@@ -44,18 +44,77 @@ assert epochs == [[int(i) for _, y in ds.at_epoch(e) for i in y] for e in range(
 assert from_tensor_slices(pixels).batch(10).tensorflow().element_spec.shape == (10, 16, 16, 3)
 
 # The same memory: what the stream yields is what TensorFlow holds.
-from penstock.feed import tensorflow as feed
+from penstock.feed.tensorflow import leaves
 addresses = []
-plain = feed.to_array
+plain = leaves.to_array
 def noting(value):
     array = plain(value)
     addresses.append(array.ctypes.data)
     return array
-feed.to_array = noting
-held = list(from_tensor_slices(pixels).batch(10).tensorflow())
-assert [np.from_dlpack(t).ctypes.data for t in held] == addresses, "copied"
-assert np.array_equal(np.concatenate([t.numpy() for t in held]), pixels)
-feed.to_array = plain
+leaves.to_array = noting
+big = np.random.default_rng(0).integers(0, 255, (50, 64, 64, 3), dtype=np.uint8)
+for way in (lambda d: d, lambda d: d.map(lambda x: x)):
+    addresses.clear()
+    held = list(way(from_tensor_slices(big).shuffle(seed=2).batch(10).tensorflow()))
+    assert [np.from_dlpack(t).ctypes.data for t in held] == addresses, "copied"
+    rows = np.concatenate([t.numpy() for t in held])
+    assert sorted(map(hash, map(bytes, rows))) == sorted(map(hash, map(bytes, big))), "written over while held"
+leaves.to_array = plain
+# A part of a batch begins anywhere: it is copied to where kernels may read it.
+odd = leaves.to_tensor(np.arange(100, dtype=np.float32)[3:])
+assert np.from_dlpack(odd).ctypes.data % 64 == 0 and odd.numpy().tolist() == list(range(3, 100))
+assert leaves.to_tensor(np.arange(6, dtype=np.int16).reshape(2, 3).T).numpy().tolist() == [[0, 3], [1, 4], [2, 5]]
+fixed = np.arange(32.0)
+fixed.flags.writeable = False
+assert leaves.to_tensor(fixed).numpy().sum() == 496
+
+# One iterator is Python's and TensorFlow's: a graph goes on where a loop was.
+def pairs():
+    return from_tensor_slices((pixels, np.arange(50))).batch(8).tensorflow()
+@tf.function
+def one(iterator):
+    x, y = next(iterator)
+    return y
+it = iter(pairs())
+assert next(it)[1].numpy().tolist() == list(range(8))
+assert it.position["done"] == 1
+assert one(it).numpy().tolist() == list(range(8, 16))
+assert next(it)[1].numpy().tolist() == list(range(16, 24))
+it = iter(pairs())
+assert [one(it).numpy()[0] for _ in range(7)] == [0, 8, 16, 24, 32, 40, 48]
+try:
+    one(it)
+except tf.errors.OutOfRangeError:
+    pass
+else:
+    raise AssertionError("no end")
+it = iter(pairs())
+assert it.get_next()[1].shape == (8,) and isinstance(it, tf.data.Iterator)
+assert len(list(it)) == 6
+try:
+    it.get_next()
+except tf.errors.OutOfRangeError:
+    pass
+else:
+    raise AssertionError("no end")
+@tf.function
+def total(dataset):
+    return dataset.reduce(tf.constant(0, tf.int64), lambda found, pair: found + tf.reduce_sum(pair[1]))
+assert int(total(pairs())) == sum(range(50))
+assert isinstance(pairs(), tf.data.Dataset) and len(pairs().take(2).prefetch(1).as_numpy_iterator().next()) == 2
+
+# What goes wrong in the pipe is told, in a loop and in a graph, and never looks like the end.
+def breaks(x, y):
+    if y.max() > 20:
+        raise OSError("the disk is gone")
+    return x, y
+for way in (lambda d: d, lambda d: d.map(lambda x, y: y)):
+    try:
+        seen = [1 for _ in way(from_tensor_slices((pixels, np.arange(50))).batch(8).map(breaks).tensorflow())]
+    except Exception as error:
+        assert "the disk is gone" in str(error), error
+    else:
+        raise AssertionError(f"ended after {len(seen)} batches as if that were all")
 
 # Unknown and endless.
 odd = Dataset.of(NumberRows(30)).filter(lambda v: v % 2 == 1).batch(4)
@@ -135,3 +194,34 @@ def test_tensorflow():
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs jax")
 def test_jax():
     assert "all well" in _run(JAX, XLA_FLAGS="--xla_force_host_platform_device_count=2", JAX_PLATFORMS="cpu")
+
+
+STRATEGY = """
+import keras, tensorflow as tf, penstock as ps
+from penstock.core.errors import InvalidInput
+strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+with strategy.scope():
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+    model.compile("adam", "mse")
+plain = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+plain.compile("adam", "mse")
+x = [[0.0] * 4] * 8, [[0.0] * 2] * 8
+for tried, inside in ((model, False), (model, True), (plain, True)):
+    try:
+        with strategy.scope() if inside else tf.name_scope("none"):
+            ps.fit(tried, ps.from_tensor_slices(x).batch(4))
+    except InvalidInput as error:
+        print(error)
+print(len(ps.fit(plain, ps.from_tensor_slices(x).batch(4)).history["loss"]))
+"""
+
+
+@pytest.mark.slow
+def test_a_strategy_with_one_replica_is_refused_by_name():
+    env = {**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run([sys.executable, "-c", STRATEGY], env=env, capture_output=True, text=True, timeout=300)
+    told = done.stdout.splitlines()
+    assert done.returncode == 0 and told[-1] == "1", done.stderr
+    assert [line.split(", and")[0] for line in told[:-1]] == 3 * [
+        "The model is used under tf.distribute's OneDeviceStrategy (1 replica)"
+    ]

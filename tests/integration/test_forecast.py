@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from penstock.core.events import events
-from penstock.guard.forecast import ForecastOptions, forecast
-from penstock.guard.steady import STEADY
+from penstock.guard.forecast.forecast import ForecastOptions, forecast
+from penstock.guard.malloc_env import STEADY
 from penstock.memory.cgroups import find_cgroups
 from penstock.memory.jail import run_limited
 
@@ -192,7 +192,7 @@ def test_a_live_keras_model_with_classes_of_its_own(backend):
     script = """
 import json, keras, numpy as np
 from penstock.core.errors import InvalidInput
-from penstock.guard.forecast import forecast, ForecastOptions
+from penstock.guard.forecast.forecast import forecast, ForecastOptions
 
 class Twice(keras.layers.Layer):
     def __init__(self, units, **kwargs):
@@ -240,11 +240,12 @@ class TestCommand:
     @pytest.mark.timeout(1500)
     def test_a_plan_as_json(self, tmp_path):
         (tmp_path / "net.py").write_text(TORCH)
-        words = ("--batch", "64", "--shape", str(WIDTH), "--classes", "4", "--memory", "1GB", "--no-remat")
-        found = self.plan(f"{tmp_path}/net.py:build", *words, "--precision", "float32", "--json")
+        words = ("--batch", "127", "--shape", str(WIDTH), "--classes", "4", "--memory", "2GB", "--no-remat")
+        found = self.plan(f"{tmp_path}/net.py:build", *words, "--precision", "float32", "--workers", "2", "--json")
         assert found.returncode == 0, found.stderr
         values = json.loads(found.stdout)
         assert values["fits"] is True and values["batch"] == 64 and values["limit"]["nbytes"] == 10**9
+        assert values["notes"][0].startswith("For each of 2 processes on one host: 64 rows")
         assert values["parts"]["row"] == WIDTH * 4 + 8
 
     @pytest.mark.timeout(1500)
@@ -272,14 +273,16 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("words", "said"),
         [
-            (("none.py:build",), "There is no Python file none.py"),
+            (("none.py:build",), "there is no file none.py"),
             (("model.keras",), "module.py:build"),
-            (("none.py:build", "--shape", "2,b"), "is not a shape"),
-            (("none.py:build", "--shape", "2", "--data", "x"), "both say what a sample is"),
+            (("net.py:build", "--shape", "2,b"), "is not a shape"),
+            (("net.py:build", "--shape", "2", "--data", "net.py"), "both say what a sample is"),
         ],
     )
-    def test_mistakes_are_one_sentence(self, words, said):
-        found = self.plan(*words)
+    def test_mistakes_are_one_sentence(self, words, said, tmp_path):
+        net = tmp_path / "net.py"
+        net.write_text("def build():\n    return 3\n")
+        found = self.plan(*(word.replace("net.py", str(net)) for word in words))
         assert found.returncode == 1 and "Traceback" not in found.stderr
         assert said in " ".join(found.stderr.split())
 

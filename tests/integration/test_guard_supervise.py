@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from penstock.core.errors import OutOfMemory
-from penstock.guard import hints
-from penstock.guard.steady import STEADY
+from penstock.guard import supervisor_hints as hints
+from penstock.guard.malloc_env import STEADY
 from penstock.guard.supervise import _THIS, EARLY, supervise
 from penstock.memory.cgroups import find_cgroups
 from penstock.memory.jail import run_limited
@@ -43,7 +43,7 @@ def test_sizes_go_down_until_one_sample_still_dies(tmp_path):
     """The worker says what it tries; the verdict comes at one sample."""
 
     def work() -> None:
-        from penstock.guard.hints import micro_batch_hint, write_hint
+        from penstock.guard.supervisor_hints import micro_batch_hint, write_hint
 
         micro = micro_batch_hint() or 4
         write_hint(tmp_path, {"micro": micro, "batch": 4})
@@ -138,7 +138,7 @@ class TestAllocatorOfTheWorker:
     def test_penstock_train_starts_its_worker_so(self, tmp_path, monkeypatch):
         """The environment that the parent of a run hands to the supervisor leaves the thresholds to it."""
         from penstock.train.config import Config
-        from penstock.train.parent import _environment
+        from penstock.train.supervisor import _environment
 
         for name in STEADY:
             monkeypatch.delenv(name, raising=False)
@@ -154,7 +154,7 @@ def test_the_terminal_is_told_of_restarts_and_of_the_verdict(tmp_path):
     script = """
 import os, signal, sys
 from pathlib import Path
-from penstock.guard.hints import micro_batch_hint, write_hint
+from penstock.guard.supervisor_hints import micro_batch_hint, write_hint
 write_hint(Path(sys.argv[1]), {"micro": micro_batch_hint() or 4, "batch": 4})
 os.kill(os.getpid(), signal.SIGKILL)
 """

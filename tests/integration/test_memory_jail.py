@@ -13,7 +13,7 @@ import pytest
 
 from penstock.core.errors import InvalidInput, NotFound
 from penstock.memory.cgroups import find_cgroups, read_counters
-from penstock.memory.jail import _fresh_group, run_limited
+from penstock.memory.jail import limited_group, run_limited
 
 MB = 1_000_000
 LIMIT = 150 * MB
@@ -29,7 +29,7 @@ print('alive', flush=True)
 
 
 def can_make_groups() -> bool:
-    with _fresh_group(LIMIT) as group:
+    with limited_group(LIMIT) as group:
         return group is not None
 
 

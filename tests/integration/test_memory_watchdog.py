@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.events import Event, events
 from penstock.memory.budget import Budget
-from penstock.memory.jail import _fresh_group, run_limited
+from penstock.memory.jail import limited_group, run_limited
 from penstock.memory.meter import Meter
 from penstock.memory.watchdog import Rules, Watchdog, plan_budget
 
@@ -52,7 +52,7 @@ print(budget.total)
 
 
 def can_make_groups() -> bool:
-    with _fresh_group(100 * MB) as group:
+    with limited_group(100 * MB) as group:
         return group is not None
 
 

@@ -16,9 +16,9 @@ LINKS = 60_000
 # In a process of its own, so that memory is that of the listing alone.
 LIST = """
 import os, sys, time
-from penstock.sources.scan import Rules, list_files
+from penstock.sources.listing.scan import FileRules, list_files
 
-rules = Rules((".jpg",))
+rules = FileRules((".jpg",))
 list_files(sys.argv[2], rules)  # imports and warms up
 
 def nbytes(file, name):

@@ -23,8 +23,7 @@ import postgres_server
 from penstock.core.errors import DataError
 from penstock.memory.jail import run_limited
 from penstock.read.sql import read_sql
-from penstock.sources import sql_copy
-from penstock.sources.sql_connect import Database
+from penstock.sources.sql.connect import Database
 
 pytestmark = pytest.mark.skipif(postgres_server.binaries() is None, reason="no PostgreSQL server is installed")
 
@@ -33,12 +32,17 @@ LIMIT = 250_000_000
 
 
 @pytest.fixture(scope="module")
-def uri() -> Iterator[str]:
-    assert sql_copy.kernel.get(wait=True) is not None  # else all of this would be read through ADBC
-    with postgres_server.server() as uri:
+def encrypted() -> Iterator[str]:
+    with postgres_server.server(tls=True) as uri:
         with psycopg.connect(uri, autocommit=True) as connection:
             fill(connection)
         yield uri
+
+
+@pytest.fixture(scope="module")
+def uri(encrypted: str) -> str:
+    """The same server without encryption."""
+    return encrypted.replace("sslmode=require", "sslmode=disable")
 
 
 def fill(connection: Any) -> None:
@@ -174,10 +178,8 @@ EVERY_TYPE = """
     from generate_series(0, 89) i"""
 
 
-def streamed(uri: str, query: str, *, direct: bool) -> pa.Table:
-    database = Database(uri)
-    database.direct = direct
-    return pa.Table.from_batches(list(database.stream(query)))
+def streamed(uri: str, query: str) -> pa.Table:
+    return pa.Table.from_batches(list(Database(uri).stream(query)))
 
 
 @pytest.mark.parametrize("query", [
@@ -190,23 +192,28 @@ def streamed(uri: str, query: str, *, direct: bool) -> pa.Table:
     "select null::text as t, null::numeric as n, null::bool as b from generate_series(1, 10)",
     "select id, x, t from small order by id -- with a comment",
 ])  # fmt: skip
-def test_our_parser_of_copy_and_adbc_read_the_same(uri: str, query: str) -> None:
-    ours, theirs = streamed(uri, query, direct=True), streamed(uri, query, direct=False)
-    assert ours.schema == theirs.schema
+def test_our_parser_of_copy_and_adbc_read_the_same(uri: str, encrypted: str, query: str) -> None:
+    theirs = pa.Table.from_batches(list(Database(uri)._adbc(query)))
+    ours = streamed(uri, query)
+    secret = streamed(encrypted, query)
+    assert ours.schema == theirs.schema == secret.schema
+    assert [repr(row) for row in secret.to_pylist()] == [repr(row) for row in ours.to_pylist()]
     for name in ours.column_names:
         a, b = ours[name].to_pylist(), theirs[name].to_pylist()
         assert [repr(v) for v in a] == [repr(v) for v in b], name  # repr: not-a-number is equal, -0.0 is not 0.0
     ours.validate(full=True)
 
 
-def test_values_larger_than_every_buffer_and_times_without_end(uri: str) -> None:
+@pytest.mark.parametrize("kind", ["uri", "encrypted"])
+def test_values_larger_than_every_buffer_and_times_without_end(kind: str, request: pytest.FixtureRequest) -> None:
+    where = request.getfixturevalue(kind)
     query = (
         "select i, repeat(i::text, case when i = 3 then 5000000 else i end) as t, "
         "case when i = 2 then 'infinity' when i = 4 then '-infinity' else '2000-01-01' end::date as d, "
         "case when i = 2 then 'infinity' when i = 4 then '-infinity' else '2000-01-01' end::timestamp as s "
         "from generate_series(1, 6) i"
     )
-    found = streamed(uri, query, direct=True)
+    found = streamed(where, query)
     assert [len(t) for t in found["t"].to_pylist()] == [1, 2, 5_000_000, 4, 5, 6]
     for name in ("d", "s"):
         assert [v is None for v in found[name].to_pylist()] == [False, True, False, True, False, False]
@@ -227,6 +234,21 @@ def test_types_that_our_parser_does_not_know_are_read_by_adbc(uri: str) -> None:
     assert [row["i"] for row in rows] == list(range(1, 51)) and rows[9]["a"].tolist() == [10.0, 20.0]
 
 
+def test_connections_are_encrypted_where_they_are_asked_to_be(uri: str, encrypted: str) -> None:
+    query = "select ssl::int from pg_stat_ssl where pid = pg_backend_pid()"
+    assert [Database(where).rows(query) for where in (uri, encrypted)] == [[(0,)], [(1,)]]
+
+
+def test_a_connection_goes_on_after_a_mistake_and_after_a_reader_that_stopped(encrypted: str) -> None:
+    database = Database(encrypted)
+    with pytest.raises(DataError, match="nothing_there"):
+        list(database.stream("select * from nothing_there"))
+    half = database.stream("select i, repeat('x', 1000) as t from generate_series(1, 100000) i")
+    next(half)
+    half.close()
+    assert database.rows("select 7") == [(7,)]
+
+
 def test_a_query_that_fails_while_it_runs_says_what_the_server_said(uri: str) -> None:
     source = read_sql(uri, "select 1 / (5000 - i) as x from generate_series(1, 9000) i").node.step.source
     with pytest.raises(DataError, match="the query failed: ERROR: division by zero"):
@@ -239,3 +261,19 @@ def test_a_server_that_is_not_there_is_named_without_its_password(uri: str) -> N
         read_sql(gone, "small").node.step.source.schema()
     with pytest.raises(DataError, match=r"the query failed.*nope"):
         read_sql(uri, "nope").node.step.source.schema()
+
+
+def test_keys_with_backslashes_are_data_also_where_the_server_says_otherwise(uri: str) -> None:
+    """With standard_conforming_strings off, a key such as \\' would end its quotes."""
+    loose = f"{uri}{'&' if '?' in uri else '?'}options=-c%20standard_conforming_strings%3Doff"
+    query = "select * from (values ('a\\'), ('b\\'' or 1=1 --'), ('c'), ('d')) as v(k)"
+    safe = query.replace("'a", "E'a\\").replace("'b", "E'b\\")  # the query is the user's, in the server's own quotes
+    for text in (loose,):
+        source = read_sql(text, safe, partition_on="k", partitions=4).node.step.source
+        found = [
+            row["k"]
+            for unit in range(source.num_units())
+            for block in source.open(unit)
+            for row in map(block.row, range(len(block)))
+        ]
+        assert sorted(found) == sorted(["a\\", "b\\' or 1=1 --", "c", "d"])

@@ -17,8 +17,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from s3_gate import Gate, gated
 
 from penstock.core.errors import DataError, NotFound
-from penstock.sources import remote, remote_walk, storage
-from penstock.sources.scan import Rules, list_files
+from penstock.sources.listing import remote_walk
+from penstock.sources.listing.scan import FileRules, list_files
+from penstock.sources.storage import files as storage
+from penstock.sources.storage import remote
 
 DATA = np.random.default_rng(0).integers(0, 256, 3_000_000, dtype=np.uint8).tobytes()
 
@@ -85,7 +87,7 @@ def test_globs_are_listed_page_by_page_and_only_where_they_may_match(gate, monke
             fs.pipe(f"bucket/globbed/{folder}/{'xy'[i % 2]}{i:02}.jpg", b"x")
     monkeypatch.setattr(remote_walk, "PAGE_KEYS", 5)
     gate.seen.clear()
-    index = list_files("s3://bucket/globbed/train-*/x*.jpg", Rules((".jpg",)))
+    index = list_files("s3://bucket/globbed/train-*/x*.jpg", FileRules((".jpg",)))
     expected = [f"s3://bucket/globbed/train-{c}/x{i:02}.jpg" for c in "ab" for i in range(0, 25, 2)]
     assert [index.path(row) for row in range(len(index))] == expected and index.classes == ("train-a", "train-b")
     assert len(gate.seen) == 1 + 3 + 3 and not [request for request in gate.seen if "test" in request]
@@ -196,16 +198,16 @@ def test_images_in_a_bucket(gate, tmp_path, monkeypatch):
     import cv2
     import s3fs
 
-    from penstock.sources.decode import ImageOptions
-    from penstock.sources.images import SUFFIXES, ImageSource
-    from penstock.sources.scan import Rules, list_files
+    from penstock.sources.images.decode import ImageOptions
+    from penstock.sources.images.source import SUFFIXES, ImageSource
+    from penstock.sources.listing.scan import FileRules, list_files
 
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
     fs = s3fs.S3FileSystem()
     for i in range(8):
         data = cv2.imencode(".png", np.full((20, 20, 3), 30 * i, np.uint8))[1].tobytes()
         fs.pipe(f"bucket/train/{'cat' if i < 4 else 'dog'}/{i}.png", data)
-    images = ImageSource(list_files("s3://bucket/train", Rules(SUFFIXES)), ImageOptions(size=(8, 8)))
+    images = ImageSource(list_files("s3://bucket/train", FileRules(SUFFIXES)), ImageOptions(size=(8, 8)))
     gate.together, gate.most_inside, gate.failing = 3, 0, ["503", "reset"]
     block = images.decode(images.fetch(np.array([6, 0, 3, 4, 1])))
     assert block.columns["label"].tolist() == [1, 0, 0, 1, 0] and images.classes == ("cat", "dog")

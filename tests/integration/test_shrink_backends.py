@@ -16,10 +16,10 @@ SCRIPT = """
 import json, sys
 import keras, numpy as np
 from sklearn.datasets import load_digits
-from penstock.shrink import Fit, Pruner, Schedule, distill, prune, quantize, remove_channels, save_model, width
-from penstock.shrink.kit import kit_of
-from penstock.shrink.score import score
-from penstock.shrink.train import fine_tune
+from penstock.compress import Fit, Pruner, Schedule, distill, prune, quantize, remove_channels, save_model, width
+from penstock.compress.framework import framework_of
+from penstock.compress.result.score import score
+from penstock.compress.train import fine_tune
 
 folder = sys.argv[1]
 keras.utils.set_random_seed(3)
@@ -33,7 +33,7 @@ h = layers.Conv2D(8, 3, padding="same", activation="relu")(start)
 h = layers.Add()([h, layers.Conv2D(8, 3, padding="same", activation="relu")(h)])
 h = layers.Dense(48, activation="relu")(layers.Flatten()(h))
 model = keras.Model(start, layers.Dense(10, activation="softmax")(h))
-kit = kit_of(model)
+kit = framework_of(model)
 judge = lambda m: score(lambda b: kit.predict(m, b), test).value
 fine_tune(kit, model, train, Fit(8, 3e-3))
 result = {"backend": keras.backend.backend(), "model": judge(model)}

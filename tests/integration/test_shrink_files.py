@@ -16,10 +16,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from penstock.cli.shrink import shrink as command
-from penstock.shrink import export_lite, export_onnx, quantize, save_model
-from penstock.shrink.kit import kit_of
-from penstock.shrink.runtimes import runner
+from penstock.cli.shrink.command import shrink as command
+from penstock.compress import export_lite, export_onnx, quantize, save_model
+from penstock.compress.child.runtimes import runner
+from penstock.compress.framework import framework_of
 
 BLOCKED = """
 import sys
@@ -137,7 +137,7 @@ def test_keras_files_hold_the_same_function(folder: Path) -> None:
     pytest.importorskip("onnxruntime")
     model = scope_of(KERAS_NET)["build"]()
     x = (np.load(folder / "a.npy")[:5], np.load(folder / "b.npy")[:5])
-    wanted = kit_of(model).predict(model, x)
+    wanted = framework_of(model).predict(model, x)
     assert isinstance(wanted, dict)
     save_model(model, folder / "m.keras")
     export_lite(model, folder / "m.tflite", "float16")
@@ -162,7 +162,7 @@ def test_torch_files_hold_the_same_function(folder: Path) -> None:
     pytest.importorskip("torch")
     model = scope_of(TORCH_NET)["build"]()
     x = (np.load(folder / "a.npy")[:5], np.load(folder / "b.npy")[:5])
-    wanted = kit_of(model).predict(model, x)
+    wanted = framework_of(model).predict(model, x)
     assert isinstance(wanted, dict)
     for name in ("m.pt2", "m.pt"):
         save_model(model, folder / name, x)

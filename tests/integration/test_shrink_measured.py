@@ -14,12 +14,12 @@ import typer
 from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
-from penstock.cli.shrink import shrink as command
+from penstock.cli.shrink.command import shrink as command
+from penstock.compress import open_model, save_model, shrink
+from penstock.compress.child.probe import measure
+from penstock.compress.child.process import ChildFailed, run_child
+from penstock.compress.child.spill import Spilled
 from penstock.core.sizes import size
-from penstock.shrink import open_model, save_model, shrink
-from penstock.shrink.child import ChildFailed, run_child
-from penstock.shrink.probe import measure
-from penstock.shrink.spill import Spilled
 
 NET = """
 import torch
@@ -36,7 +36,7 @@ def build():
 LITE = """
 import sys
 import keras, numpy as np, tensorflow as tf
-from penstock.shrink import export_lite
+from penstock.compress import export_lite
 model = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Conv2D(32, 3),
                           keras.layers.Flatten(), keras.layers.Dense(64), keras.layers.Dense(10)])
 x = np.load(sys.argv[1] + "/x.npy").reshape(-1, 8, 8, 1)
@@ -108,7 +108,7 @@ def test_lite_files_hold_int8_convolutions_that_the_interpreter_runs(digits: Pat
 
 @pytest.mark.timeout(1800)
 def test_a_search_meets_its_size_and_shows_its_frontier(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.shrink.search.WIDTHS", (1.0, 0.5))  # two of the six, to save children
+    monkeypatch.setattr("penstock.compress.search.WIDTHS", (1.0, 0.5))  # two of the six, to save children
     code, text = invoke(
         f"{digits}/net.py:build", "--out", f"{digits}/small.pt2", "--data", f"{digits}/train.npz", "--held-out",
         f"{digits}/test.npz", "--to", "120KB", "--epochs", "2", "--time-limit", "3000", "--report",
@@ -125,7 +125,7 @@ def test_a_search_meets_its_size_and_shows_its_frontier(digits: Path, monkeypatc
 @pytest.mark.timeout(1800)
 def test_a_search_meets_a_peak_that_another_process_measures_too(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nn = pytest.importorskip("torch").nn
-    monkeypatch.setattr("penstock.shrink.search.WIDTHS", (1.0, 0.25))  # two of the six, to save children
+    monkeypatch.setattr("penstock.compress.search.WIDTHS", (1.0, 0.25))  # two of the six, to save children
     model = nn.Sequential(
         nn.Upsample(scale_factor=8), nn.Conv2d(1, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 3, padding=1),
         nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(256, 10),
@@ -168,7 +168,7 @@ def test_a_target_that_cannot_be_met_ends_with_a_verdict(digits: Path) -> None:
         (["--out", "small.pt2", "--width", "2"], "width must be"),
         (["--out", "small.pt2", "--held-out", "HELD", "--export", "tflite"], "made from Keras models"),
         (["--out", "small.pt2", "--held-out", "HELD", "--quantize", "int3"], "torch has no quantization 'int3'"),
-        (["--out", "small.pt2", "--held-out", "nothing.npz"], "no data at nothing.npz"),
+        (["--out", "small.pt2", "--held-out", "nothing.npz"], "'nothing.npz' does not exist"),
         (["--out", "small.pt2", "--held-out", "HELD", "--distill"], "need data"),
         (["--out", "small.pt2", "--held-out", "HELD", "--to", "1MB"], "A search compares"),
     ],
@@ -213,7 +213,7 @@ def test_a_child_that_fails_says_why(digits: Path) -> None:
     code, text = invoke(f"{digits}/saved", "--out", f"{digits}/small.tflite")
     assert code == 2
     assert "cannot be converted to .tflite" in text
-    with pytest.raises(ChildFailed, match=r"ended with code 1.*No module named penstock.shrink.no_such_module"):
-        run_child("penstock.shrink.no_such_module", {}, timeout_s=500)
+    with pytest.raises(ChildFailed, match=r"ended with code 1.*No module named penstock.compress.no_such_module"):
+        run_child("penstock.compress.no_such_module", {}, timeout_s=500)
     with pytest.raises(ChildFailed, match="was stopped after 0 s without an answer"):
-        run_child("penstock.shrink.measure", {}, timeout_s=0.01)
+        run_child("penstock.compress.child.measure", {}, timeout_s=0.01)

@@ -25,7 +25,7 @@ import postgres_server
 from s3_gate import gated
 
 from penstock.memory import run_limited
-from penstock.sources.tfrecord_write import encode_example, frame
+from penstock.sources.tfrecord.write import encode_example, frame
 
 LINKS = 8
 

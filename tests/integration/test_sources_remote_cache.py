@@ -27,14 +27,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 from s3_gate import Gate, gated
 
 import penstock as ps
+from penstock.core.byte_cache import cached_by, current_cache
 from penstock.core.errors import InvalidInput
 from penstock.core.events import events
-from penstock.core.keeping import keeping, kept_by
-from penstock.engine import cache_pages
-from penstock.engine.cache_folder import STALE_S
-from penstock.engine.cache_pages import Pages
-from penstock.sources import remote, storage
-from penstock.sources.tfrecord_write import frame
+from penstock.engine.cache import pages as cache_pages
+from penstock.engine.cache.folder import STALE_S
+from penstock.engine.cache.pages import Pages
+from penstock.sources.storage import files as storage
+from penstock.sources.storage import remote
+from penstock.sources.tfrecord.write import frame
 
 DATA = np.random.default_rng(0).integers(0, 256, 3_500_000, dtype=np.uint8).tobytes()
 URL = "s3://kept/data.bin"
@@ -140,7 +141,7 @@ def test_the_second_epoch_touches_no_network(gate: Gate, tmp_path: Path, name: s
         assert requests_of(gate, lambda: found.append(numbers(ds))) == []
     assert found == [list(range(ROWS))] * 3
     assert list((tmp_path / "kept").glob("bytes-*/unit-*"))
-    assert keeping.get() is None
+    assert current_cache.get() is None
 
 
 @pytest.mark.parametrize("name", ["images", "tar by rows", "numpy"])
@@ -260,7 +261,7 @@ def test_a_full_disk_is_told_once_and_reading_goes_on(gate: Gate, tmp_path: Path
     events.recent.clear()
     pages = Pages(str(disk / "kept"), None)
     try:
-        with kept_by(pages):
+        with cached_by(pages):
             for _ in range(2):
                 assert storage.read_range(URL, 0, len(DATA)) == DATA
             assert requests_of(gate, lambda: storage.read_range(URL, 0, 1_000_000)) == []
@@ -282,7 +283,7 @@ def test_every_range_is_right_whatever_is_kept_already(gate: Gate, tmp_path: Pat
     monkeypatch.setattr(cache_pages, "PAGE_NBYTES", 100_000)
     draw = np.random.default_rng(1)
     pages = Pages(str(tmp_path), 10_000_000)
-    with kept_by(pages):
+    with cached_by(pages):
         for _ in range(60):
             start, length = int(draw.integers(0, len(DATA) + 1000)), int(draw.integers(0, 1_500_000))
             assert storage.read_range(URL, start, length) == DATA[start : start + length]
@@ -297,7 +298,7 @@ def test_every_range_is_right_whatever_is_kept_already(gate: Gate, tmp_path: Pat
 def test_the_limit_holds_and_reading_goes_on_without_room(gate: Gate, tmp_path: Path) -> None:
     events.recent.clear()
     pages = Pages(str(tmp_path), 2_500_000)
-    with kept_by(pages):
+    with cached_by(pages):
         for _ in range(2):
             assert storage.read_range(URL, 0, len(DATA)) == DATA
         assert 2_000_000 < used(tmp_path) <= 2_500_000
@@ -309,15 +310,15 @@ def test_the_limit_holds_and_reading_goes_on_without_room(gate: Gate, tmp_path: 
 
 def test_pages_that_nobody_has_read_for_long_make_room_and_no_others(gate: Gate, tmp_path: Path) -> None:
     old, new = Pages(str(tmp_path), 2_500_000), Pages(str(tmp_path), 2_500_000)
-    with kept_by(old):
+    with cached_by(old):
         storage.read_range(URL, 0, 2_000_000)
     (one, two) = sorted(tmp_path.glob("bytes-*/unit-*"))
     os.utime(one, (time.time() - STALE_S - 60,) * 2)
     os.utime(two, (time.time() - STALE_S - 60,) * 2)
-    with kept_by(old):
+    with cached_by(old):
         storage.read_range(URL, 0, 1)  # the first page is in use again
     used_again = one if one.stat().st_mtime > time.time() - 3600 else two
-    with kept_by(new):  # the same bucket, in use by another dataset
+    with cached_by(new):  # the same bucket, in use by another dataset
         storage.read_range(URL, 2 * cache_pages.PAGE_NBYTES, 1)
     kept = list(tmp_path.glob("bytes-*/unit-*"))
     assert len(kept) == 2 and used_again in kept and used(tmp_path) <= 2_500_000
@@ -331,12 +332,12 @@ def test_a_replaced_file_is_read_anew_and_a_damaged_page_too(gate: Gate, tmp_pat
     fs = s3fs.S3FileSystem()
     fs.pipe("kept/changing", b"one" * 1000)
     pages = Pages(str(tmp_path), 10_000_000)
-    with kept_by(pages):
+    with cached_by(pages):
         assert storage.read_range("s3://kept/changing", 3, 3) == b"one"
     pages.close()
     fs.pipe("kept/changing", b"two" * 1000)
     pages = Pages(str(tmp_path), 10_000_000)  # as a new process would
-    with kept_by(pages):
+    with cached_by(pages):
         assert storage.read_range("s3://kept/changing", 3, 3) == b"two"
         for page in tmp_path.glob("bytes-*/unit-*"):
             page.write_bytes(page.read_bytes()[:-20].replace(b"twotwo", b"twotoo"))

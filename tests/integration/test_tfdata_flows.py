@@ -80,7 +80,7 @@ def test_bounded_pipeline_keeps_its_elements_and_has_a_budget():
     assert bounded.options().autotune.ram_budget == 50_000_000
     assert bounded.options().autotune.initial_parallelism == 1
     assert [v for b in bounded for v in b.numpy()] == list(range(0, 200, 2))
-    assert "tf.data" in str(ps.memory())
+    assert "tf.data" in str(ps.memory_report())
     with pytest.raises(InvalidInput, match=r"tf.data.Dataset, not list"):
         ps.bound([1, 2])
 

@@ -23,7 +23,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 import postgres_server
 
-from penstock.sources.tfrecord_write import encode_example, write_records
+from penstock.sources.tfrecord.write import encode_example, write_records
 from penstock.watch.run_folder import read_events
 
 ENV = {**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
@@ -134,7 +134,7 @@ def test_a_tar_of_pictures_then_a_model_from_a_file(tmp_path):
                 tar.addfile(entry, io.BytesIO(data))
     first, second = tmp_path / "first", tmp_path / "second"
     penstock(
-        "train", tmp_path / "p.tar", "--image-size", 12, "--epochs", 3, "--backend", "jax", "--out", first, *QUICKLY
+        "train", tmp_path / "p.tar", "--image-size", 12, "--epochs", 6, "--backend", "jax", "--out", first, *QUICKLY
     )
     penstock("train", tmp_path / "p.tar", "--image-size", 12, "--epochs", 1, "--backend", "jax", "--out", second,
              "--model", first / "model.keras", *QUICKLY)  # fmt: skip

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from penstock.train.config import Config, write_config
-from penstock.train.parent import only_one
+from penstock.train.supervisor import only_one
 
 COMMANDS = ("bench", "demo", "pack", "plan", "predict", "report", "shrink", "train", "watch")
 

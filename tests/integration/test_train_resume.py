@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.guard.checkpoint import Folder, read
+from penstock.guard.checkpoint.folder import CheckpointFolder, read
 from penstock.watch.run_folder import read_events
 
 ENV = {**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
@@ -27,7 +27,10 @@ def make_table(path: Path, rows: int) -> None:
     x = rng.normal(size=(rows, 6)).round(3)
     kind = rng.integers(0, 3, rows)
     label = x[:, 0] + (kind == 1) + rng.normal(0, 0.3, rows) > 0
-    lines = [",".join([str(i), *map(str, x[i]), "abc"[kind[i]], "yes" if label[i] else "no"]) for i in range(rows)]
+    # A float, since whole numbers that number the rows are taken for a key and no feature.
+    lines = [
+        ",".join([str(float(i)), *map(str, x[i]), "abc"[kind[i]], "yes" if label[i] else "no"]) for i in range(rows)
+    ]
     path.write_text("row,a,b,c,d,e,f,kind,label\n" + "\n".join(lines) + "\n")
 
 
@@ -96,13 +99,13 @@ def kill_both(parent: subprocess.Popen[str], pid: int | None) -> None:
 
 
 def weights(out: Path) -> dict[str, np.ndarray]:
-    found = Folder(out / "checkpoints").last_good()
+    found = CheckpointFolder(out / "checkpoints").last_good()
     assert found is not None
     return {name: found.array(name) for name in found.entries if name.startswith(("weight/", "optimizer/", "state/"))}
 
 
 def steps_done(out: Path) -> int:
-    return int(read(Folder(out / "checkpoints").list()[-1]).meta["total_steps"])
+    return int(read(CheckpointFolder(out / "checkpoints").list()[-1]).meta["total_steps"])
 
 
 def history(out: Path) -> dict[str, list[float]]:
@@ -179,7 +182,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     printed, _ = parent.communicate(timeout=120)
     assert parent.returncode == 130, printed
     assert f"penstock train --resume --out {out}" in printed
-    assert Folder(out / "checkpoints").list()
+    assert CheckpointFolder(out / "checkpoints").list()
     ended = [event for event in read_events(out) if event["kind"] == "run.end"]
     assert ended[-1]["status"] == "interrupted"
     assert pid is not None and not Path(f"/proc/{pid}").exists()

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.train.parent import can_jail
+from penstock.train.supervisor import can_jail
 from penstock.watch.run_folder import read_events
 
 ENV = {**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}

@@ -11,8 +11,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from penstock.sources.tfrecord_write import frame
-from penstock.watch.tensorboard import export_scalars
+from penstock.sources.tfrecord.write import frame
+from penstock.watch.export.tensorboard import export_scalars
 from tests.unit.watch.runs import training, write_run
 
 

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import pytest
 
 from penstock.core.errors import InvalidInput
-from penstock.watch.live import is_local, lasting_token, start_watch
+from penstock.watch.live.start import is_local, lasting_token, start_watch
 from tests.unit.watch.runs import START_T, event, progress, sample, start, training, write_run
 
 
@@ -105,7 +105,11 @@ def test_which_addresses_are_local(host, local):
 
 def test_the_page_and_its_headers(runs):
     with start_watch(runs) as watching:
-        status, headers, page = get(watching, f"/?token={watching.token}")
+        status, headers, _ = get(watching, f"/?token={watching.token}&run=one")
+        assert status == 303 and headers["location"] == "/?run=one"  # the token goes out of the address
+        cookie = headers["set-cookie"]
+        assert "HttpOnly" in cookie and "samesite=strict" in cookie.lower() and watching.token not in cookie
+        status, headers, page = get(watching, "/", Cookie=cookie.partition(";")[0])
         assert status == 200 and "<main" in page and watching.token not in page
         assert headers["cache-control"] == "no-store" and headers["referrer-policy"] == "no-referrer"
         assert headers["x-frame-options"] == "DENY" and "server" not in headers
@@ -154,7 +158,7 @@ def test_a_stream_goes_on_where_it_was_also_after_a_restart(runs):
     assert stream.ended()
     write_run(runs / "two", [progress(START_T + 60, 6)])
     with start_watch(runs, port=port) as watching:
-        assert watching.token == token  # the open page's address still holds
+        assert watching.token != token  # an address is good for one start; open pages have their cookie
         stream = Stream(watching, "one", "two", **{"Last-Event-ID": last})
         by_run = {picture["run"]: picture for _, picture in (stream.next("picture"), stream.next("picture"))}
         assert by_run["two"]["from"] > 0 and by_run["two"]["facts"]["total_steps"] == 6
@@ -220,7 +224,7 @@ def test_the_command_serves_until_interrupted(runs):
         address, _, path = url.removeprefix("http://").partition("/")
         connection = http.client.HTTPConnection(address, timeout=10)
         connection.request("GET", "/" + path)
-        assert connection.getresponse().status == 200
+        assert connection.getresponse().status == 303  # to the page without the token in its address
         connection.close()
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)
@@ -241,3 +245,45 @@ def test_a_grave_event_reaches_the_stream(runs):
         _, change = stream.next("picture")
         assert change["facts"]["deaths"] == 1 and change["story"]["decisions"][-1]["weight"] == "bad"
         stream.close()
+
+
+def test_other_hosts_and_other_pages_are_refused(runs):
+    """A foreign name that leads here (DNS rebinding), and a foreign page that asks from the user's browser."""
+    with start_watch(runs, port=0) as watching:
+        path = f"/api/runs?token={watching.token}"
+        assert get(watching, path)[0] == 200
+        assert get(watching, path, Host=f"localhost:{watching.port}")[0] == 200
+        assert get(watching, path, Host="evil.example")[0] == 403
+        assert get(watching, path, Origin="http://evil.example")[0] == 403
+        assert get(watching, path, Origin=f"http://127.0.0.1:{watching.port}")[0] == 200
+
+
+def test_one_run_of_nonsense_does_not_hide_the_others(runs):
+    """NaN where JSON has none, and arrays nested deeper than a parser goes."""
+    for name, line in (
+        ("nan", b'{"t":1,"kind":"train.epoch","epoch":NaN,"logs":{"loss":NaN}}'),
+        ("deep", b"[" * 100_000),
+    ):
+        (runs / name).mkdir()
+        (runs / name / "events.jsonl").write_bytes(line + b"\n")
+    deep = b'{"t":1,"kind":"run.start","config":' + b'{"a":' * 900 + b"1" + b"}" * 900 + b"}"
+    (runs / "deep" / "events.jsonl").write_bytes(deep + b"\n" + b"[" * 100_000 + b"\n")
+    with start_watch(runs, port=0) as watching:
+        status, _, text = get(watching, f"/api/runs?token={watching.token}")
+        assert status == 200
+        found = {row["name"]: row for row in json.loads(text)}
+        assert {"one", "nan", "deep"} <= set(found) and found["nan"]["epoch"] is None
+        for name in ("nan", "deep"):
+            assert get(watching, f"/api/picture?run={name}&token={watching.token}")[0] == 200
+
+
+def test_streams_do_not_race_for_the_last_place(runs, monkeypatch):
+    monkeypatch.setattr("penstock.watch.live.server.MOST_STREAMS", 5)
+    with start_watch(runs, port=0) as watching:
+        connections = [http.client.HTTPConnection("127.0.0.1", watching.port, timeout=60) for _ in range(20)]
+        for connection in connections:  # all asked before one answer is read
+            connection.request("GET", f"/stream?token={watching.token}")
+        answers = [connection.getresponse().status for connection in connections]
+        assert sorted(answers) == [200] * 5 + [503] * 15
+        for connection in connections:
+            connection.close()

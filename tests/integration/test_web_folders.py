@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 
 from penstock.core.errors import NotFound
-from penstock.sources import remote, remote_page, remote_walk, storage
-from penstock.sources.listing import PathIndex
-from penstock.sources.scan import Rules, list_files
+from penstock.sources.listing import remote_page, remote_walk
+from penstock.sources.listing.packed_names import PathIndex
+from penstock.sources.listing.scan import FileRules, list_files
+from penstock.sources.storage import files as storage
+from penstock.sources.storage import remote
 
 MANY = 60_000
 
@@ -102,7 +104,7 @@ def test_a_folder_of_a_web_server_gives_classes(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x")
     with serving(functools.partial(Folder, directory=str(tmp_path))) as url:
-        found = list_files(url, Rules((".jpg",), by_folder=True, classes=None))
+        found = list_files(url, FileRules((".jpg",), by_folder=True, classes=None))
         assert list(found) == [f"{url}/cats/a.jpg", f"{url}/cats/b.jpg", f"{url}/dogs/2.jpg"]
         assert found.classes == ("cats", "dogs")
 

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.errors import DataError, InvalidInput
 from penstock.read import from_tensor_slices, read_parquet
-from penstock.sources import storage
+from penstock.sources.storage import files as storage
 
 pytest.importorskip("s3fs")
 server_module = pytest.importorskip("moto.server")

@@ -22,8 +22,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from penstock.train import keras_job, keras_models  # noqa: F401
 from penstock.train.config import Config, check, write_config
+from penstock.train.keras import job as keras_job
+from penstock.train.keras import models as keras_models  # noqa: F401
 from penstock.watch.run_folder import read_events
 
 MOMENTS = {"guard.saved": 12, "train.begin": 3, "run.start": 2, "train.epoch": 3}

@@ -13,8 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from penstock.watch.live import start_watch
-from penstock.watch.report import picture_of, write_report
+from penstock.watch.live.start import start_watch
+from penstock.watch.report import report_data, write_report
 from tests.integration.watch_browser import Browser
 
 FINISHED = {"mlp": ("0.001", "3"), "mlp-fast": ("0.02", "3")}
@@ -72,7 +72,7 @@ def main(data: Path, runs: Path, out: Path) -> None:
             raise SystemExit(f"the run {name} failed: {runs / name / 'log.txt'}")
     os.environ["XDG_STATE_HOME"] = str(runs / ".state")
     with Browser() as browser:
-        browser.open(write_report(picture_of(runs / "mlp"), runs / "report.html").resolve().as_uri())
+        browser.open(write_report(report_data(runs / "mlp"), runs / "report.html").resolve().as_uri())
         browser.wait(DRAWN)
         in_both(browser, out, "report", LARGE)
         photograph_live(browser, data, runs, out)

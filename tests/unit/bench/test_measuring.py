@@ -11,14 +11,17 @@ import pyarrow.csv
 import pytest
 
 from penstock.bench import bench, limits
-from penstock.bench.chain import Plan, load_function
+from penstock.bench.chain import BenchPlan
 from penstock.bench.measure import from_storage, nbytes_of_batch, steady, synthetic
 from penstock.bench.sample import SampledRows, SampledUnits, subject_of
 from penstock.core.errors import InvalidInput, NotFound
+from penstock.core.user_code import load_function
 from penstock.engine.pipe import pipe
 from penstock.read import read_csv, read_images
 
 ROWS = 20_000
+
+pytestmark = pytest.mark.real_time  # a consumer that takes its time is what is measured
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +75,7 @@ def test_a_sample_of_units_is_the_first_blocks_of_some(csv):
 def test_an_empty_dataset_is_named(tmp_path):
     (tmp_path / "e.csv").write_text("a,b\n")
     with pytest.raises(NotFound, match=r"e\.csv"):
-        bench(Plan(str(tmp_path / "e.csv"), seconds=0.1))
+        bench(BenchPlan(str(tmp_path / "e.csv"), seconds=0.1))
 
 
 def test_files_leave_memory_and_come_back(csv):
@@ -107,7 +110,7 @@ def test_every_piece_of_a_file_is_read_once(csv, photos, monkeypatch):
 
 
 def test_a_run_counts_rows_and_waiting(csv):
-    plan = Plan(str(csv), batch=64)
+    plan = BenchPlan(str(csv), batch=64)
     chain = plan.chain(read_csv(str(csv)))
     free = steady(chain, 0.1)
     assert free.rows >= 3 * 32 and free.rows % 32 == 0  # the last batch of a pass has 32 rows
@@ -126,7 +129,7 @@ def test_passes_from_storage_forget_before_each(csv):
         forgotten.append(1)
         return True
 
-    chain = Plan(str(csv), batch=1000).chain(read_csv(str(csv)))
+    chain = BenchPlan(str(csv), batch=1000).chain(read_csv(str(csv)))
     found = from_storage(chain, 60.0, forget, step_s=1e-4, most_passes=3)
     assert found is not None and len(forgotten) == 3
     assert found.rows == 3 * (ROWS - 1000)  # the first batch of each pass is start-up
@@ -139,7 +142,7 @@ def test_a_function_is_found_in_a_file(tmp_path):
     assert load_function("json:dumps")([1]) == "[1]"
     for text, message in (
         ("mine.py", "module.py:function"), (f"{tmp_path}/mine.py:value", "no function 'value'"),
-        (f"{tmp_path}/none.py:f", "does not exist"), ("no_such_module:f", "no module"),
+        (f"{tmp_path}/none.py:f", "There is no Python file"), ("no_such_module:f", "no module"),
     ):  # fmt: skip
         with pytest.raises((InvalidInput, NotFound), match=message):
             load_function(text)

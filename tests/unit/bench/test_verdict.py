@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.bench import report
-from penstock.bench.facts import Facts, Flow, Limits, Sample, Trial
+from penstock.bench.facts import Facts, Flow, Limits, MeasuredSample, SampleTrial
 from penstock.bench.plot import charts, check_plot, page
 from penstock.bench.verdict import capacities, judge
 from penstock.core.errors import InvalidInput
@@ -22,7 +22,7 @@ def flow(rate: float, waited: float) -> Flow:
 
 def facts(**changes: object) -> Facts:
     """Pictures of 100 KB; the disk gives 2,000 a second, the cores 1,000, the consumer wants 1,600."""
-    sample = Sample("photos", "jpg", 100_000, 10_000 * MB, 100_000, 150_000, 1000, 32, 0.02)
+    sample = MeasuredSample("photos", "jpg", 100_000, 10_000 * MB, 100_000, 150_000, 1000, 32, 0.02)
     made = Facts(
         sample=sample,
         limits=Limits(cores=2, memcpy=8e9, read_cold=200 * MB, read_warm=2000 * MB, memory_nbytes=16_000 * MB),
@@ -92,11 +92,11 @@ def test_without_cold_numbers_the_cached_run_decides():
 
 def test_advice_is_what_gained_in_trials_largest_first():
     trials = (
-        Trial("pack", 1000, 960),
-        Trial("resize", 2400, 960),
-        Trial("cache in memory", 9600, 960, needs_nbytes=50_000 * MB, fits=False),
-        Trial("cache in a folder", 4800, 960),
-        Trial("other", None, 960, note="the disk is full"),
+        SampleTrial("pack", 1000, 960),
+        SampleTrial("resize", 2400, 960),
+        SampleTrial("cache in memory", 9600, 960, needs_nbytes=50_000 * MB, fits=False),
+        SampleTrial("cache in a folder", 4800, 960),
+        SampleTrial("other", None, 960, note="the disk is full"),
     )
     advice = judge(facts(trials=trials)).advice
     assert [line.partition(":")[0] for line in advice] == ["cache in a folder", "resize", "cache in memory"]
@@ -105,15 +105,15 @@ def test_advice_is_what_gained_in_trials_largest_first():
 
 def test_where_storage_is_slow_the_cold_gain_counts():
     trials = (
-        Trial("pack", 960, 960, cold=1200, before_cold=400),
-        Trial("resize", 1900, 960, cold=420, before_cold=400),
+        SampleTrial("pack", 960, 960, cold=1200, before_cold=400),
+        SampleTrial("resize", 1900, 960, cold=420, before_cold=400),
     )
     found = facts(cached=flow(1590, 0.01), cold=flow(400, 0.75), trials=trials)
     assert [line.partition(":")[0] for line in judge(found).advice] == ["pack"]
 
 
 def test_no_gain_is_said():
-    assert "None of the changes" in judge(facts(trials=(Trial("pack", 970, 960),))).advice[0]
+    assert "None of the changes" in judge(facts(trials=(SampleTrial("pack", 970, 960),))).advice[0]
 
 
 def test_batches_that_cost_more_than_their_rows_are_told():
@@ -126,7 +126,7 @@ def test_a_flow_of_nothing_divides_by_nothing():
 
 
 def test_the_report_names_the_numbers():
-    found = facts(trials=(Trial("pack", 2000, 960, cold=1000, before_cold=900),), notes=("a note",))
+    found = facts(trials=(SampleTrial("pack", 2000, 960, cold=1000, before_cold=900),), notes=("a note",))
     text = report.text(found, judge(found))
     for part in ("Decoding is the bottleneck", "100,000 rows", "200 MB/s", "96.0%", "2.08x", "1.11x", "a note"):
         assert part in text
@@ -137,7 +137,7 @@ def test_the_report_names_the_numbers():
 
 
 def test_the_page_needs_nothing_else_and_shows_every_bar():
-    found = facts(trials=(Trial("pack <b>", 2000, 960),))
+    found = facts(trials=(SampleTrial("pack <b>", 2000, 960),))
     text = page(found, judge(found))
     assert text.count("<svg") == 3 and "pack &lt;b&gt;" in text and "<b>" not in text
     assert "http" not in text and "<script" not in text

@@ -58,3 +58,55 @@ def test_a_file_that_is_no_model_is_called_that(tmp_path):
     assert found.returncode == 2
     assert "cut.keras: not a Keras model, or one that was cut short" in found.stderr
     assert len(found.stderr.strip().splitlines()) == 1
+
+
+LOADED = """
+import sys
+from penstock.cli.main import main
+sys.argv = ["penstock", *sys.argv[1:]]
+try:
+    main()
+except SystemExit as end:
+    code = end.code
+heavy = {"numpy", "pyarrow", "cv2", "numba", "tensorflow", "torch", "jax", "keras", "pandas"}
+print("\\n", code, sorted(heavy & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--help"], 0),
+        (["--version"], 0),
+        (["train", "--help"], 0),
+        (["train", "--no-such-option"], 2),
+        (["train", "nowhere.csv"], 1),
+        (["train", "nowhere/*.csv"], 1),
+        (["train", "nowhere", "--batch", "0"], 2),
+        (["plan", "net.py"], 1),
+        (["plan", "nowhere.py:build"], 1),
+        (["bench", "nowhere/"], 1),
+        (["pack", "nowhere/", "out/"], 1),
+        (["predict", "nowhere", "data.csv"], 1),
+        (["report", "nowhere"], 1),
+        (["watch", "nowhere"], 1),
+        (["shrink", "nowhere.keras", "--out", "small.keras"], 2),
+    ],
+    ids=str,
+)
+def test_help_and_mistakes_are_answered_before_anything_is_loaded(words, code, tmp_path):
+    """Counted, not timed: what takes seconds is NumPy, Arrow and the frameworks."""
+    found = subprocess.run([sys.executable, "-c", LOADED, *words], capture_output=True, text=True, cwd=tmp_path)
+    assert found.stdout.splitlines()[-1].strip() == f"{code} []", found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_version_is_an_option_too():
+    assert run("--version").stdout.strip() == __version__
+
+
+def test_defaults_shown_in_help_are_those_of_the_rooms():
+    from penstock.cli.pack import QUALITY
+    from penstock.write import encode
+
+    assert encode.QUALITY == QUALITY

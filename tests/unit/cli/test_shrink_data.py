@@ -11,9 +11,9 @@ import cv2
 import numpy as np
 import pytest
 
-from penstock.cli.shrink_data import open_sides
+from penstock.cli.shrink.data import open_sides
+from penstock.compress.leases import budget
 from penstock.core.errors import BadData, InvalidInput, NotFound
-from penstock.shrink.leases import budget
 from penstock.train.config import Config, write_config
 from penstock.train.flow import prepare, streams
 from penstock.train.recipe import keep_recipe, recipe_of_model, write_recipe
@@ -55,14 +55,14 @@ def test_named_inputs_are_kept_back_together(tmp_path: Path) -> None:
 
 def test_nothing_is_kept_back_where_that_was_not_asked_or_cannot_be(tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", x=X, y=Y)
-    np.savez(tmp_path / "few.npz", x=X[:5], y=Y[:5])
+    np.savez(tmp_path / "few.npz", x=X[:1], y=Y[:1])
     (tmp_path / "mine.py").write_text("import numpy as np\ndef rows():\n    return [(np.zeros((2, 2)), np.zeros(2))]\n")
     data = str(tmp_path / "rows.npz")
     assert open_sides("m.keras", data, None, batch=8, val=0).held_out is None
     assert open_sides("m.keras", f"{tmp_path}/mine.py:rows", None, batch=8, val=0.1).held_out is None
     both = open_sides("m.keras", data, data, batch=8, val=0.1)
     assert firsts(both.data) == firsts(both.held_out) == X[:, 0].tolist()
-    with pytest.raises(InvalidInput, match="5 rows are too few"):
+    with pytest.raises(InvalidInput, match=r"Too few rows \(1\)"):
         open_sides("m.keras", str(tmp_path / "few.npz"), None, batch=8, val=0.1)
     with pytest.raises(InvalidInput, match="0 to 0.9, not 2"):
         open_sides("m.keras", data, None, batch=8, val=2)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.compress.thin.channels import Slot, Trace, cut
 from penstock.core.errors import InvalidInput
-from penstock.shrink.channels import Slot, Trace, cut
 
 
 def two_layers(first: int, second: int) -> tuple[Trace, np.ndarray, np.ndarray]:

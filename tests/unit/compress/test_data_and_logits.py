@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from penstock.compress.child.spill import Spilled
+from penstock.compress.data import Head, first, labels, pairs, row_keys, task_of
+from penstock.compress.leases import budget, held
+from penstock.compress.teacher.logits import Logits
 from penstock.core.errors import BadData, DataError, InvalidInput, TooLarge
 from penstock.memory import limit
 from penstock.memory.meter import Meter
-from penstock.shrink.data import Head, first, labels, pairs, row_keys, task_of
-from penstock.shrink.leases import budget, held
-from penstock.shrink.logits import Logits
-from penstock.shrink.spill import Spilled
 
 X = np.arange(60, dtype=np.float32).reshape(10, 6)
 Y = np.arange(10) % 3

@@ -9,11 +9,11 @@ import pytest
 
 keras = pytest.importorskip("keras")
 
+from penstock.compress import Fit, Pruner, Schedule, left_alone, quantize, remove_channels, save_model, width  # noqa: E402
+from penstock.compress.framework import framework_of  # noqa: E402
+from penstock.compress.quantize import quantized  # noqa: E402
+from penstock.compress.train import fine_tune  # noqa: E402
 from penstock.core.errors import InvalidInput  # noqa: E402
-from penstock.shrink import Fit, Pruner, Schedule, left_alone, quantize, remove_channels, save_model, width  # noqa: E402
-from penstock.shrink.kit import kit_of  # noqa: E402
-from penstock.shrink.quantize import quantized  # noqa: E402
-from penstock.shrink.train import fine_tune  # noqa: E402
 
 layers = keras.layers
 RNG = np.random.default_rng(0)
@@ -70,8 +70,8 @@ def test_removing_dead_heads_changes_nothing() -> None:
 
 def test_training_on_int8_weights_mends_them_and_the_file_is_plain(tmp_path: Path) -> None:
     model = mlp()
-    fine_tune(kit_of(model), model, DATA, Fit(2, 3e-3))
-    kit = kit_of(model)
+    fine_tune(framework_of(model), model, DATA, Fit(2, 3e-3))
+    kit = framework_of(model)
 
     def loss(one: keras.Model) -> float:
         return float(np.mean(keras.ops.sparse_categorical_crossentropy(Y, kit.predict(one, X), from_logits=True)))
@@ -124,7 +124,7 @@ def test_pruning_inside_fit_survives_a_checkpoint(tmp_path: Path) -> None:
 def test_n_m_groups_of_attention_lie_along_its_inputs() -> None:
     start = keras.Input((5, 8))
     model = keras.Model(start, layers.MultiHeadAttention(2, 4, name="heads")(start, start))
-    kernels = {kernel.name.split("/")[-2]: kernel for kernel in kit_of(model).kernels(model)}
+    kernels = {kernel.name.split("/")[-2]: kernel for kernel in framework_of(model).kernels(model)}
     assert (kernels["query"].axis, kernels["attention_output"].axis) == (0, 1)
     pruner = Pruner(model, Schedule(0.0), n_m=(2, 4))
     pruner.step()

@@ -7,9 +7,9 @@ import pytest
 
 keras = pytest.importorskip("keras")
 
+from penstock.compress import left_alone, open_model, quantize, remove_channels, save_model, width  # noqa: E402
+from penstock.compress.framework import framework_of  # noqa: E402
 from penstock.core.errors import BadData, InvalidInput  # noqa: E402
-from penstock.shrink import left_alone, open_model, quantize, remove_channels, save_model, width  # noqa: E402
-from penstock.shrink.kit import kit_of  # noqa: E402
 
 layers = keras.layers
 RNG = np.random.default_rng(0)
@@ -132,7 +132,7 @@ def test_a_damaged_keras_file_gets_a_clear_error(tmp_path: Path) -> None:
 
 
 def test_a_model_knows_how_it_ends() -> None:
-    kit = kit_of(residual())
+    kit = framework_of(residual())
     assert kit.endings(residual()) == {"": "softmax"}
     assert kit.endings(keras.Sequential([keras.Input((3,)), layers.Dense(1, activation="sigmoid")])) == {"": "sigmoid"}
     assert kit.endings(keras.Sequential([keras.Input((3,)), layers.Dense(2)])) == {"": "linear"}

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.compress.thin.masks import Schedule, magnitude_masks, n_m_mask
 from penstock.core.errors import InvalidInput
-from penstock.shrink.masks import Schedule, magnitude_masks, n_m_mask
 
 
 @given(st.floats(0, 0.99), st.integers(0, 20), st.integers(0, 50))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from penstock.compress import Fit, distill, prune, quantize, remove_channels, score, width
+from penstock.compress.data import arrays, by_output
+from penstock.compress.framework import framework_of
+from penstock.compress.result.score import Score, together
+from penstock.compress.train import fine_tune
 from penstock.core.errors import InvalidInput
-from penstock.shrink import Fit, distill, prune, quantize, remove_channels, score, width
-from penstock.shrink.data import arrays, by_output
-from penstock.shrink.kit import kit_of
-from penstock.shrink.score import Score, together
-from penstock.shrink.train import fine_tune
 
 RNG = np.random.default_rng(0)
 A, B = RNG.normal(size=(256, 4)).astype(np.float32), RNG.normal(size=(256, 3)).astype(np.float32)
@@ -60,13 +60,13 @@ def keras_model(width: int = 16):
 @pytest.fixture(scope="module", params=[torch_model, keras_model], ids=["torch", "keras"])
 def trained(request):
     model = request.param()
-    losses = fine_tune(kit_of(model), model, batches("tuple"), Fit(20, 2e-2))
+    losses = fine_tune(framework_of(model), model, batches("tuple"), Fit(20, 2e-2))
     assert losses[-1] < 0.5 * losses[0]
     return request.param, model
 
 
 def judged(model, form: str = "tuple") -> Score:
-    kit = kit_of(model)
+    kit = framework_of(model)
     return score(lambda x: kit.predict(model, x), batches(form))
 
 
@@ -85,7 +85,7 @@ def test_width_and_channels_keep_both_outputs(trained) -> None:
     _, model = trained
     example = (A[:4], B[:4])
     same, small = width(model, 1.0, example=example), remove_channels(model, 0.5, example=example)
-    kit = kit_of(model)
+    kit = framework_of(model)
     for name, part in arrays(kit.predict(same, example)).items():
         np.testing.assert_allclose(part, kit.predict(model, example)[name], atol=1e-5)
     assert kit.parameters(small) < 0.5 * kit.parameters(model)
@@ -117,15 +117,15 @@ def test_a_teacher_of_two_outputs_teaches_both(trained, cache) -> None:
 def test_a_loss_weight_of_zero_leaves_an_output_untaught(trained) -> None:
     build, _ = trained
     model = build()
-    fine_tune(kit_of(model), model, batches("tuple"), Fit(20, 2e-2, loss_weights={"age": 0.0}))
+    fine_tune(framework_of(model), model, batches("tuple"), Fit(20, 2e-2, loss_weights={"age": 0.0}))
     assert judged(model).parts["kind"].value > 0.9
     assert judged(model).parts["age"].value > 1.0
     with pytest.raises(InvalidInput, match="'aeg'"):
-        fine_tune(kit_of(model), model, batches("tuple"), Fit(1, loss_weights={"aeg": 1.0}))
+        fine_tune(framework_of(model), model, batches("tuple"), Fit(1, loss_weights={"aeg": 1.0}))
 
 
 def test_labels_that_do_not_agree_are_refused(trained) -> None:
-    kit, model = kit_of(trained[1]), trained[1]
+    kit, model = framework_of(trained[1]), trained[1]
     with pytest.raises(InvalidInput, match="one array; the model gives kind, age"):
         fine_tune(kit, model, [(x, y[0]) for x, y in batches("tuple")], Fit(1))
     with pytest.raises(InvalidInput, match="age, sort"):
@@ -143,7 +143,7 @@ def test_parts_are_matched_by_name_before_order() -> None:
 
 def test_static_int8_takes_two_inputs() -> None:
     model = torch_model()
-    fine_tune(kit_of(model), model, batches("tuple"), Fit(20, 2e-2))
+    fine_tune(framework_of(model), model, batches("tuple"), Fit(20, 2e-2))
     small = quantize(model, "int8-static", calibration=batches("tuple"))
     assert judged(small).parts["kind"].value > 0.85
     with pytest.raises(InvalidInput, match="by position"):

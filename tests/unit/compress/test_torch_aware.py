@@ -11,15 +11,15 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
+from penstock.compress import Fit, Pruner, Schedule, Teacher, distill, quantize, save_model, score, shrink  # noqa: E402
+from penstock.compress.framework import Loss, framework_of  # noqa: E402
+from penstock.compress.quantize import quantized  # noqa: E402
+from penstock.compress.teacher.distill import choose_mode  # noqa: E402
+from penstock.compress.train import fine_tune  # noqa: E402
 from penstock.core.errors import InvalidInput  # noqa: E402
 from penstock.core.events import Event, events  # noqa: E402
 from penstock.memory import limit  # noqa: E402
 from penstock.memory.meter import Meter  # noqa: E402
-from penstock.shrink import Fit, Pruner, Schedule, Teacher, distill, quantize, save_model, score, shrink  # noqa: E402
-from penstock.shrink.distill import choose_mode  # noqa: E402
-from penstock.shrink.kit import Loss, kit_of  # noqa: E402
-from penstock.shrink.quantize import quantized  # noqa: E402
-from penstock.shrink.train import fine_tune  # noqa: E402
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(512, 12)).astype(np.float32)
@@ -35,12 +35,12 @@ def mlp(width: int = 24) -> nn.Module:
 @pytest.fixture(scope="module")
 def trained() -> nn.Module:
     model = mlp()
-    fine_tune(kit_of(model), model, DATA, Fit(20, 1e-2))
+    fine_tune(framework_of(model), model, DATA, Fit(20, 1e-2))
     return model
 
 
 def loss(model: nn.Module) -> float:
-    made = torch.from_numpy(kit_of(model).predict(model, X))
+    made = torch.from_numpy(framework_of(model).predict(model, X))
     return float(nn.functional.cross_entropy(made, torch.from_numpy(Y)))
 
 
@@ -79,7 +79,7 @@ def test_a_teacher_is_quantized_when_memory_asks_for_it(trained, tmp_path: Path)
     finally:
         stop()
     assert len(told) == 1  # with room there is no need
-    kit = kit_of(student)
+    kit = framework_of(student)
     assert score(lambda x: kit.predict(student, x), DATA).value > 0.8
 
 
@@ -88,7 +88,7 @@ def test_a_quantized_teacher_teaches_nearly_as_well(trained) -> None:
     for mode in (None, "int8"):
         student = mlp(16)
         distill(trained, student, DATA, alpha=0.9, fit=Fit(15, 1e-2), cache=Teacher(quantize=mode))
-        kit = kit_of(student)
+        kit = framework_of(student)
         found[mode] = score(lambda x, k=kit, s=student: k.predict(s, x), DATA).value
     assert found["int8"] > found[None] - 0.05
 
@@ -99,7 +99,7 @@ def test_masks_and_optimizer_survive_a_checkpoint_on_disk(tmp_path: Path) -> Non
     def run(stop: int | None) -> nn.Module:
         model = mlp()
         trainer, pruner = (
-            kit_of(model).trainer(model, goals, 1e-2),
+            framework_of(model).trainer(model, goals, 1e-2),
             Pruner(model, Schedule(0.6, 0, 6, 2), scope="global"),
         )
         for number, (x, y) in enumerate(DATA):
@@ -108,7 +108,7 @@ def test_masks_and_optimizer_survive_a_checkpoint_on_disk(tmp_path: Path) -> Non
                 pruner.save(tmp_path / "masks.npz")
                 state, model = torch.load(tmp_path / "c.pt"), mlp()
                 model.load_state_dict(state["model"])
-                trainer = kit_of(model).trainer(model, goals, 1e-2)
+                trainer = framework_of(model).trainer(model, goals, 1e-2)
                 trainer.optimizer.load_state_dict(state["adam"])
                 pruner = Pruner.resume(model, tmp_path / "masks.npz")
                 assert pruner.masks

@@ -8,9 +8,9 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
+from penstock.compress import left_alone, open_model, quantize, remove_channels, save_model, width  # noqa: E402
+from penstock.compress.framework import framework_of  # noqa: E402
 from penstock.core.errors import InvalidInput  # noqa: E402
-from penstock.shrink import left_alone, open_model, quantize, remove_channels, save_model, width  # noqa: E402
-from penstock.shrink.kit import kit_of  # noqa: E402
 
 RNG = np.random.default_rng(0)
 
@@ -82,7 +82,7 @@ def test_full_width_is_the_same_function_and_half_width_runs(build, example, tmp
     given = torch.from_numpy(x)
     assert torch.allclose(same(given), model(given), atol=1e-5)
     assert small(given).shape == model(given).shape
-    assert kit_of(small).parameters(small) < 0.5 * kit_of(model).parameters(model)
+    assert framework_of(small).parameters(small) < 0.5 * framework_of(model).parameters(model)
     fresh = width(model, 0.5, init="fresh", example=x)
     assert [p.shape for p in fresh.parameters()] == [p.shape for p in small.parameters()]
     assert all(

@@ -11,8 +11,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from penstock.core.errors import BadData, InvalidInput, NotFound  # noqa: E402
-from penstock.shrink import (  # noqa: E402
+from penstock.compress import (  # noqa: E402
     Fit,
     Pruner,
     Schedule,
@@ -25,11 +24,12 @@ from penstock.shrink import (  # noqa: E402
     save_model,
     width,
 )  # fmt: skip
-from penstock.shrink.kit import kit_of  # noqa: E402
-from penstock.shrink.recipe import Recipe  # noqa: E402
-from penstock.shrink.score import Score, score  # noqa: E402
-from penstock.shrink.train import fine_tune  # noqa: E402
-from penstock.shrink.work import Work  # noqa: E402
+from penstock.compress.execute import Work  # noqa: E402
+from penstock.compress.framework import framework_of  # noqa: E402
+from penstock.compress.recipe import Recipe  # noqa: E402
+from penstock.compress.result.score import Score, score  # noqa: E402
+from penstock.compress.train import fine_tune  # noqa: E402
+from penstock.core.errors import BadData, InvalidInput, NotFound  # noqa: E402
 
 
 class Residual(nn.Module):
@@ -68,12 +68,12 @@ def mlp(width: int = 64) -> nn.Module:
 def trained(digits):
     torch.manual_seed(0)
     model = mlp()
-    fine_tune(kit_of(model), model, digits[0], Fit(6, 3e-3))
+    fine_tune(framework_of(model), model, digits[0], Fit(6, 3e-3))
     return model
 
 
 def judged(model, test) -> Score:
-    kit = kit_of(model)
+    kit = framework_of(model)
     return score(lambda x: kit.predict(model, x), test)
 
 
@@ -127,7 +127,7 @@ def test_forward_with_decisions_on_values_is_refused() -> None:
 def test_stored_weights_are_near_and_plain_torch_reads_them(trained, digits, tmp_path: Path, mode, most) -> None:
     x = digits[1][0][0]
     small = quantize(trained, mode)
-    exact, near = kit_of(trained).predict(trained, x), kit_of(small).predict(small, x)
+    exact, near = framework_of(trained).predict(trained, x), framework_of(small).predict(small, x)
     assert np.abs(exact - near).max() <= most * np.abs(exact).max()
     path = save_model(small, tmp_path / "small.pt2", x)
     assert b"penstock" not in path.read_bytes()
@@ -197,7 +197,7 @@ def test_n_m_pruning_holds_in_every_group(trained, digits) -> None:
 def test_masks_survive_saving_and_resuming(trained, digits, tmp_path: Path) -> None:
     def run(stop: int | None) -> nn.Module:
         model = copy.deepcopy(trained)
-        pruner, kit = Pruner(model, Schedule(0.7, 0, 8, 2)), kit_of(model)
+        pruner, kit = Pruner(model, Schedule(0.7, 0, 8, 2)), framework_of(model)
         for number, (x, y) in enumerate(digits[0]):
             if number == stop:
                 pruner.save(tmp_path / "masks.npz")
@@ -209,7 +209,7 @@ def test_masks_survive_saving_and_resuming(trained, digits, tmp_path: Path) -> N
         pruner.strip()
         return model
 
-    from penstock.shrink.kit import Loss
+    from penstock.compress.framework import Loss
 
     LOSS = Loss("classify")
     for one, other in zip(run(None).parameters(), run(5).parameters(), strict=True):
@@ -264,7 +264,7 @@ def test_regression_distills_too() -> None:
     data = [(x, x @ np.array([[1.0], [2], [3], [4]], dtype=np.float32))]
     torch.manual_seed(0)
     teacher, student = nn.Sequential(nn.Linear(4, 1)), nn.Sequential(nn.Linear(4, 1))
-    fine_tune(kit_of(teacher), teacher, data, Fit(200, 0.05))
+    fine_tune(framework_of(teacher), teacher, data, Fit(200, 0.05))
     distill(teacher, student, data, alpha=0.5, fit=Fit(200, 0.05))
     assert judged(student, data).metric == "mse"
     assert judged(student, data).value < 0.1

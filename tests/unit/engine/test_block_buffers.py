@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 import penstock as ps
 from penstock.core.events import Event, events
-from penstock.engine.block_buffers import BlockBuffers
+from penstock.engine.buffers.blocks import BlockBuffers
 from penstock.engine.pipe import pipe
 from penstock.memory.budget import Budget
 from penstock.memory.buffers import LENT_NBYTES, empty, lent_by

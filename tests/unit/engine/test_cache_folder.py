@@ -17,7 +17,7 @@ import pytest
 
 from penstock.core.events import events
 from penstock.dataset import Dataset
-from penstock.engine.cache_folder import Entry, Folder
+from penstock.engine.cache.folder import CacheFolder, Entry
 from tests.contract.chains import elements, rows, units
 
 
@@ -214,7 +214,7 @@ def test_processes_share_a_folder_and_keep_its_limit(tmp_path):
 
 
 def test_bytes_are_counted_once_at_every_step_of_a_commit(tmp_path):
-    folder = Folder(str(tmp_path), 100_000)
+    folder = CacheFolder(str(tmp_path), 100_000)
     entry = Entry(folder, "one", "numbers")
 
     def noted() -> int:

@@ -10,10 +10,10 @@ import pytest
 
 from penstock.core.block import Block
 from penstock.core.events import events
-from penstock.engine.cache import drop_cached, keep_again
-from penstock.engine.cache_codec import checksum, checksums, decode_block, encode_block
-from penstock.engine.cache_store import RamLog, RowStore
-from penstock.engine.cache_units import RamUnits
+from penstock.engine.cache.codec import checksum, checksums, decode_block, encode_block
+from penstock.engine.cache.row_store import RamLog, RowStore
+from penstock.engine.cache.source import drop_cached, keep_again
+from penstock.engine.cache.unit_store import RamUnits
 from penstock.engine.pipe import pipe
 from penstock.memory.budget import Budget
 from tests.contract.chains import elements, rows, units

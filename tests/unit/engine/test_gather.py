@@ -1,24 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.block import Block
-from penstock.engine import gather
-
-
-@pytest.fixture(params=[False, True], ids=["numpy", "compiled"])
-def compiled(request: pytest.FixtureRequest) -> Iterator[bool]:
-    gather.prepare(gather.ROOMY_NBYTES, wait=True)
-    kernel, gather._kernel = gather._kernel, gather._kernel if request.param else None
-    assert kernel is not None
-    yield request.param
-    gather._kernel = kernel
+from penstock.engine.buffers import gather
 
 
 def blocks_of(sizes: list[int]) -> list[Block]:
@@ -37,37 +25,25 @@ def blocks_of(sizes: list[int]) -> list[Block]:
     return blocks
 
 
-@given(st.lists(st.integers(0, 40), min_size=1, max_size=9), st.integers(0, 5), st.booleans())
-def test_rows_arrive_in_the_order_asked_for(sizes: list[int], seed: int, use_kernel: bool) -> None:
-    gather.prepare(gather.ROOMY_NBYTES, wait=True)
-    kernel = gather._kernel
-    gather._kernel = kernel if use_kernel else None
-    try:
-        blocks, total = blocks_of(sizes), sum(sizes)
-        order = np.random.default_rng(seed).permutation(total)[: max(0, total - 3)]
-        out = {
-            "wide": np.empty((len(order), 5), np.float32),
-            "long": np.empty(len(order), np.int64),
-            "byte": np.empty(len(order), np.uint8),
-            "strided": np.empty(len(order), np.int64),
-        }
-        gather.write_rows(blocks, np.cumsum(sizes, dtype=np.int64), order, out)
-    finally:
-        gather._kernel = kernel
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=9), st.integers(0, 5))
+def test_rows_arrive_in_the_order_asked_for(sizes: list[int], seed: int) -> None:
+    blocks, total = blocks_of(sizes), sum(sizes)
+    order = np.random.default_rng(seed).permutation(total)[: max(0, total - 3)]
+    out = {
+        "wide": np.empty((len(order), 5), np.float32),
+        "long": np.empty(len(order), np.int64),
+        "byte": np.empty(len(order), np.uint8),
+        "strided": np.empty(len(order), np.int64),
+    }
+    gather.write_rows(blocks, np.cumsum(sizes, dtype=np.int64), order, out)
     np.testing.assert_array_equal(out["wide"], (order[:, None] * 7 + np.arange(5)).astype(np.float32))
     np.testing.assert_array_equal(out["long"], order)
     np.testing.assert_array_equal(out["byte"], order % 251)
     np.testing.assert_array_equal(out["strided"], -order)
 
 
-def test_text_and_columns_of_another_type_are_converted(compiled: bool) -> None:
+def test_text_and_columns_of_another_type_are_converted() -> None:
     blocks, order = blocks_of([3, 4]), np.array([6, 0, 3])
     out = {"long": np.empty(3, np.float64), "text": np.empty(3, object)}
     gather.write_rows(blocks, np.array([3, 7]), order, out)
     assert out["long"].tolist() == [6.0, 0.0, 3.0] and out["text"].tolist() == ["6", "0", "3"]
-
-
-def test_a_small_budget_loads_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gather, "_asked", False)
-    gather.prepare(gather.ROOMY_NBYTES - 1)
-    assert not gather._asked

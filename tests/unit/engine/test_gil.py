@@ -5,8 +5,11 @@ from __future__ import annotations
 import time
 
 import numpy as np
+import pytest
 
-from penstock.engine.gil import GilProbe
+from penstock.engine.workers.gil_probe import GilProbe
+
+pytestmark = pytest.mark.real_time
 
 
 def _held(function, seconds: float = 0.25) -> float:
@@ -26,7 +29,6 @@ def _python() -> int:
 def test_a_python_loop_holds_the_lock_and_numpy_and_sleep_do_not():
     array = np.random.default_rng(0).random(1_000_000)
     looping = _held(_python)
-    assert looping > 0.55
     assert _held(lambda: np.sqrt(array)) < looping - 0.2
     assert _held(lambda: time.sleep(0.005)) < looping - 0.2
 

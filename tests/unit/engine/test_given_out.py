@@ -6,16 +6,16 @@ import os
 
 import pytest
 
-from penstock.engine.given_out import GivenOut
-from penstock.engine.rows import Hold
-from penstock.engine.stream import ReadAhead
+from penstock.engine.buffers.blocks_in_use import BlocksInUse
+from penstock.engine.buffers.leased_rows import Hold
+from penstock.engine.streams.stream import ReadAhead
 from tests.contract.chains import units
 
 UNITS, ROWS, WINDOW, AHEAD = 40, 10_000, 8, 6
 
 
 def test_full_means_as_many_ahead_as_are_wanted() -> None:
-    out, used, read = GivenOut(), [Hold() for _ in range(4)], [Hold() for _ in range(2)]
+    out, used, read = BlocksInUse(), [Hold() for _ in range(4)], [Hold() for _ in range(2)]
     for hold in (*used, *read):
         out.begin(hold)
     for hold in used:
@@ -35,13 +35,13 @@ def test_full_means_as_many_ahead_as_are_wanted() -> None:
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_a_run_holds_two_windows_and_a_block_a_thread_at_most(monkeypatch: pytest.MonkeyPatch, epochs: int) -> None:
     there: list[int] = []
-    begin = GivenOut.begin
+    begin = BlocksInUse.begin
 
-    def counted(self: GivenOut, hold: Hold) -> None:
+    def counted(self: BlocksInUse, hold: Hold) -> None:
         begin(self, hold)
         there.append(len(self._there))
 
-    monkeypatch.setattr(GivenOut, "begin", counted)
+    monkeypatch.setattr(BlocksInUse, "begin", counted)
     monkeypatch.setattr(ReadAhead, "jobs", lambda self, threads, parts=1: AHEAD)
     ds = units((ROWS,) * UNITS, part_rows=ROWS).shuffle(seed=1, window=ROWS * WINDOW).batch(100)
     rows = sum(len(batch) for batch in ds.repeat(epochs))

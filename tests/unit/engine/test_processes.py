@@ -18,11 +18,11 @@ from penstock.core.block import Block
 from penstock.core.errors import DataError, InvalidInput, MapError, Stopped
 from penstock.core.events import Events
 from penstock.core.source import OnError
-from penstock.engine.place import Places
-from penstock.engine.processes import Processes, Program, UnloadableError
-from penstock.engine.transform import Fused
-from penstock.engine.wire import Store, open_columns, pack, shut_columns, unpack
-from penstock.engine.workers import WorkClock
+from penstock.engine.streams.transform import Fused
+from penstock.engine.workers.placement import Places
+from penstock.engine.workers.processes import PackedFunctions, Processes, UnloadableError
+from penstock.engine.workers.shared_memory import Store, open_columns, pack, shut_columns, unpack
+from penstock.engine.workers.threads import WorkClock
 from penstock.memory.budget import Budget
 from penstock.plan.steps import Filter, Map, MapBatches
 
@@ -47,7 +47,7 @@ _numbers = iter(range(10_000))
 
 def _both(processes: Processes, block: Block, *steps, whole: bool = False) -> tuple[Block, Block]:
     fused = Fused(steps)
-    there, _ = processes.run(Program(next(_numbers), fused), block, (7, 3), whole=whole)
+    there, _ = processes.run(PackedFunctions(next(_numbers), fused), block, (7, 3), whole=whole)
     here = fused.on_batch(block, (7, 3)) if whole else fused(block, (7, 3))
     return here, there
 
@@ -171,14 +171,14 @@ def test_batches_pass_as_one_element(processes):
 
 def test_origins_follow_the_rows_that_stay(processes):
     fused = Fused((Filter(lambda x: x % 10 == 7), Map(lambda x: x + 1)))
-    there, _ = processes.run(Program(next(_numbers), fused), _numbered(50), (0,))
+    there, _ = processes.run(PackedFunctions(next(_numbers), fused), _numbered(50), (0,))
     assert [there.where(i) for i in range(there.nrows)] == [f"number {n}" for n in (7, 17, 27, 37, 47)]
 
 
 def test_results_much_larger_than_the_block_are_leased_first(processes, budget):
     before = budget.holders()["worker processes"]
     there, _ = processes.run(
-        Program(next(_numbers), Fused((Map(lambda x: np.full(1_000_000, x, np.uint8)),))), _numbered(30), (0,)
+        PackedFunctions(next(_numbers), Fused((Map(lambda x: np.full(1_000_000, x, np.uint8)),))), _numbered(30), (0,)
     )
     assert there.columns["value"].shape == (30, 1_000_000)
     assert (there.columns["value"][7] == 7).all()
@@ -204,7 +204,7 @@ def test_an_error_is_that_of_the_thread_path_with_the_remote_traceback(processes
     with pytest.raises(MapError) as here:
         Fused(steps)(_numbered(20), (0,))
     with pytest.raises(MapError) as there:
-        processes.run(Program(next(_numbers), Fused(steps)), _numbered(20), (0,))
+        processes.run(PackedFunctions(next(_numbers), Fused(steps)), _numbered(20), (0,))
     assert str(there.value) == str(here.value)
     assert there.value.where == "number 13"
     assert isinstance(there.value.__cause__, LookupError)
@@ -221,19 +221,19 @@ def test_errors_that_cannot_travel_keep_their_name_and_words(processes):
         raise TwoPartsError("left", "right")
 
     with pytest.raises(MapError, match="broken failed on number 0: TwoPartsError: left and right"):
-        processes.run(Program(next(_numbers), Fused((Map(broken),))), _numbered(2), (0,))
+        processes.run(PackedFunctions(next(_numbers), Fused((Map(broken),))), _numbered(2), (0,))
 
 
 def test_errors_of_the_engine_name_the_row(processes):
     changing = Map(lambda x: {"a": x} if x < 5 else {"b": x})
     with pytest.raises(DataError, match=r"for number 5 and \['a'\]"):
-        processes.run(Program(next(_numbers), Fused((changing,))), _numbered(9), (0,))
+        processes.run(PackedFunctions(next(_numbers), Fused((changing,))), _numbered(9), (0,))
 
 
 def test_skips_are_counted_here(processes):
     policy = OnError("skip", None)
     steps = (Map(_failing(), on_error=policy),)
-    there, _ = processes.run(Program(next(_numbers), Fused(steps)), _numbered(20), (0,))
+    there, _ = processes.run(PackedFunctions(next(_numbers), Fused(steps)), _numbered(20), (0,))
     assert there.nrows == 19
     assert (policy.count, policy.seen) == (1, 19)
     assert policy.last.where == "number 13"
@@ -249,7 +249,7 @@ def test_a_function_that_needs_what_is_not_there_is_refused_before_a_row_is_touc
             return (int, ("only here",))
 
     with pytest.raises(UnloadableError, match="only here"):
-        processes.run(Program(next(_numbers), Fused((Map(Picky()),))), _numbered(3), (0,))
+        processes.run(PackedFunctions(next(_numbers), Fused((Map(Picky()),))), _numbered(3), (0,))
 
 
 def test_functions_that_cannot_be_sent_say_what_to_do():
@@ -287,7 +287,7 @@ def test_a_function_that_cannot_be_rebuilt_stays_here_unless_processes_were_aske
     places.processes, places._numbers = processes, _numbers
     fused, asked = Fused((Map(Picky()),)), Fused((Map(Picky(), workers="process"),))
     record = places._record(fused)
-    record.program, record.choice = Program(next(_numbers), fused), "process"
+    record.program, record.choice = PackedFunctions(next(_numbers), fused), "process"
     assert places.run(fused, _numbered(3), (0,)).columns["value"].tolist() == [1, 2, 3]
     assert record.choice == "thread"
     assert "cannot be rebuilt" in events.recent[-1].values["why"]
@@ -310,10 +310,11 @@ def test_a_process_that_is_killed_is_an_error_with_signal_function_and_rows():
         os.kill(os.getpid(), signal.SIGKILL)
 
     with pytest.raises(MapError, match=r"dies failed on number 0 to number 9 \(10 rows\).*SIGKILL"):
-        processes.run(Program(0, Fused((Map(dies),))), _numbered(10), (0,))
+        processes.run(PackedFunctions(0, Fused((Map(dies),))), _numbered(10), (0,))
     processes.close()
 
 
+@pytest.mark.real_time
 def test_closing_ends_a_process_in_the_middle_of_a_function():
     budget = Budget(1_000_000_000, name="test close")
     processes = Processes(budget, 1)
@@ -323,7 +324,7 @@ def test_closing_ends_a_process_in_the_middle_of_a_function():
 
     def run():
         try:
-            processes.run(Program(0, Fused((Map(lambda x: time.sleep(600)),))), _numbered(1), (0,))
+            processes.run(PackedFunctions(0, Fused((Map(lambda x: time.sleep(600)),))), _numbered(1), (0,))
         except Stopped as error:
             found.append(error)
 

@@ -12,7 +12,7 @@ import simplejpeg
 import penstock as ps
 from penstock.dataset import Dataset
 from penstock.engine import build
-from penstock.engine.rowwise import RowBatches
+from penstock.engine.streams.rows import RowBatches
 from tests.stand_ins import NumberRows
 
 

@@ -7,8 +7,8 @@ import threading
 import numpy as np
 
 from penstock.core.schema import Field, Schema
-from penstock.engine import slabs
-from penstock.engine.slabs import SlabPool
+from penstock.engine.buffers import batch as slabs
+from penstock.engine.buffers.batch import SlabPool
 from penstock.memory.budget import Budget
 
 SCHEMA = Schema.of(

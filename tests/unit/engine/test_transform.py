@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import penstock as ps
 from penstock.core.block import Block
 from penstock.core.errors import MapError
-from penstock.engine.transform import Fused, keep_batch
+from penstock.engine.streams.transform import Fused, keep_batch
+from penstock.native.arrays import keep_idle
 from penstock.plan.steps import Filter, MapBatches
 
 
@@ -32,3 +34,13 @@ def test_a_function_that_fails_is_told_with_the_place():
     with pytest.raises(MapError, match="a block that starts at row 0 of the file"):
         Fused((MapBatches(lambda values: values / "x"),))(block(asked), (0,))
     assert asked == [0]
+
+
+def test_results_of_functions_lie_in_memory_that_is_used_again():
+    pictures = np.zeros((64, 100, 100, 3), np.uint8)
+    ds = ps.from_tensor_slices(pictures).batch(4).map(lambda x: x.astype("float32") / 255)
+    places = [batch.__array_interface__["data"][0] for batch in ds]
+    assert len(places) == 16
+    assert len(set(places)) < 16
+    assert all(place % 64 == 0 for place in places)
+    assert keep_idle(0) == 0  # given up with the run

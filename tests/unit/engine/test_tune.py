@@ -10,8 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.events import Events
-from penstock.engine.tune import MOST_THREADS, Climb, FlowFacts, FunctionFacts, Tuner, choose, decide, objections
-from penstock.engine.workers import Pool
+from penstock.engine.workers.threads import Pool
+from penstock.engine.workers.tune import (
+    MOST_THREADS,
+    Climb,
+    FlowFacts,
+    FunctionFacts,
+    Tuner,
+    choose,
+    decide,
+    objections,
+)
 
 SLOW_PYTHON = FunctionFacts(asked="auto", cores=2, held=0.95, block_s=0.2, block_nbytes=100_000, workers=2)
 

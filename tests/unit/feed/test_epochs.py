@@ -5,22 +5,22 @@ import pickle
 
 import pytest
 
-from penstock.feed.epochs import Epochs
+from penstock.feed.epochs import EpochNumbers
 
 
-def _ask(epochs: Epochs, ticket: int, member: int, answers: object) -> None:
+def _ask(epochs: EpochNumbers, ticket: int, member: int, answers: object) -> None:
     answers.put((ticket, epochs.take(ticket, member)))  # type: ignore[attr-defined]
 
 
 def test_epochs_follow_each_other():
-    epochs = Epochs(3)
+    epochs = EpochNumbers(3)
     assert [epochs.take() for _ in range(3)] == [3, 4, 5]
     epochs.share()
     assert [epochs.take() for _ in range(2)] == [6, 7]
 
 
 def test_one_ticket_is_one_epoch_for_all_members_each_once():
-    epochs = Epochs()
+    epochs = EpochNumbers()
     epochs.share()
     assert [epochs.take(77, m) for m in (1, 0, 2)] == [0, 0, 0]
     assert [epochs.take(99, m) for m in (0, 1)] == [1, 1]
@@ -30,7 +30,7 @@ def test_one_ticket_is_one_epoch_for_all_members_each_once():
 
 
 def test_a_late_member_still_finds_its_pass():
-    epochs = Epochs()
+    epochs = EpochNumbers()
     epochs.share()
     early = [epochs.take(1000 + 2 * n, 0) for n in range(20)]
     assert [epochs.take(1000 + 2 * n, 1) for n in range(20)] == early == list(range(20))
@@ -38,7 +38,7 @@ def test_a_late_member_still_finds_its_pass():
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_processes_count_together(method):
-    epochs = Epochs()
+    epochs = EpochNumbers()
     epochs.share()
     context = multiprocessing.get_context(method)
     answers = context.Queue()
@@ -57,7 +57,7 @@ def test_processes_count_together(method):
 
 
 def test_a_copy_counts_for_itself():
-    epochs = Epochs()
+    epochs = EpochNumbers()
     epochs.share()
     epochs.take()
     copy = pickle.loads(pickle.dumps(epochs))

@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.dataset import Dataset
-from penstock.feed.part import OwnRows, Worker, part_of
+from penstock.feed.part import OwnRows, WorkerPart, part_of
 from penstock.plan.steps import Batch, Read, Shard
 from tests.stand_ins import NumberRows, NumberUnits
 
 
 def _parts(ds, workers, epoch=0):
-    return [list(Dataset(part_of(ds.node, Worker(i, workers, epoch))).at_epoch(epoch)) for i in range(workers)]
+    return [list(Dataset(part_of(ds.node, WorkerPart(i, workers, epoch))).at_epoch(epoch)) for i in range(workers)]
 
 
 def _flat(elements):
@@ -45,7 +45,7 @@ def test_batches_of_rows_are_those_of_a_pass_without_workers(rows, size, workers
 
 def test_a_worker_fetches_only_rows_of_its_batches():
     ds = Dataset.of(NumberRows(100)).shuffle(seed=1).batch(8).map(lambda b: b + 1)
-    node = part_of(ds.node, Worker(1, 2, 0))
+    node = part_of(ds.node, WorkerPart(1, 2, 0))
     batch = node.input
     assert isinstance(batch.step, Batch)
     assert isinstance(batch.input.step, Read)
@@ -79,5 +79,5 @@ def test_workers_together_see_everything_once(chain, workers):
 
 
 def test_dropped_rows_are_those_of_a_pass_without_workers():
-    node = part_of(CHAINS["units, last dropped"](41).node, Worker(0, 2, 0))
+    node = part_of(CHAINS["units, last dropped"](41).node, WorkerPart(0, 2, 0))
     assert isinstance(node.step, Shard), "kept above the batches"

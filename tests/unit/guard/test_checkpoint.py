@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
 
 import numpy as np
 import pytest
 
 from penstock.core.errors import CheckpointError
 from penstock.core.events import events
-from penstock.guard.checkpoint import Folder, generators, read, restore_generators, write
+from penstock.guard.checkpoint.folder import CheckpointFolder, generators, read, restore_generators, write
 
 ARRAYS = {
     "a": np.arange(7, dtype=np.int64),
@@ -49,7 +50,7 @@ def test_every_cut_and_every_flipped_byte_of_data_is_found(tmp_path):
 
 
 def test_last_good_passes_over_the_damaged_and_says_so(tmp_path):
-    folder = Folder(tmp_path, keep=3)
+    folder = CheckpointFolder(tmp_path, keep=3)
     for step in (1, 2, 3):
         folder.save(step, ARRAYS.items(), {"step": step})
     newest = folder.list()[-1]
@@ -60,7 +61,7 @@ def test_last_good_passes_over_the_damaged_and_says_so(tmp_path):
 
 
 def test_only_some_are_kept_and_nothing_unfinished_is_left(tmp_path):
-    folder = Folder(tmp_path, keep=2)
+    folder = CheckpointFolder(tmp_path, keep=2)
     for step in range(5):
         folder.save(step, ARRAYS.items(), {})
 
@@ -91,11 +92,11 @@ def test_random_generators_go_on_where_they_were():
 
 
 def test_an_empty_folder_has_no_checkpoint(tmp_path):
-    assert Folder(tmp_path / "none").last_good() is None
+    assert CheckpointFolder(tmp_path / "none").last_good() is None
 
 
 def test_a_new_run_in_an_old_folder_sets_the_old_checkpoints_aside(tmp_path):
-    folder = Folder(tmp_path, keep=2)
+    folder = CheckpointFolder(tmp_path, keep=2)
     for step in (10, 20):
         folder.save(step, ARRAYS.items(), {"step": step})
     assert folder.set_aside() == 2
@@ -109,3 +110,23 @@ def test_a_new_run_in_an_old_folder_sets_the_old_checkpoints_aside(tmp_path):
     ]
     folder.set_aside()
     assert [path.name for path in tmp_path.iterdir()] == ["step-0000000001.ckpt.old"]
+
+
+def test_a_full_disk_is_told_in_a_sentence_and_the_one_before_stays(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True)
+    if made.returncode:
+        pytest.skip("cannot mount a small disk here")
+    try:
+        folder = CheckpointFolder(disk / "run")
+        folder.save(1, [("w", np.zeros(1000))], {"n": 1})
+        with pytest.raises(
+            CheckpointError, match=r"could not be written: No space left.*step-0000000001.ckpt, is whole"
+        ):
+            folder.save(2, [("w", np.zeros(10**6))], {"n": 2})
+        assert folder.last_good().meta["n"] == 1 and [path.name for path in folder.path.iterdir()] == [
+            "step-0000000001.ckpt"
+        ]
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from penstock.core.errors import OutOfMemory
-from penstock.guard.classify import asked_nbytes, classify
+from penstock.guard.recovery.classify import asked_nbytes, classify
 
 CPU_TEXT = (
     "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: "

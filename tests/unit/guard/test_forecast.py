@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 
 from penstock.core.errors import InvalidInput, NotFound
-from penstock.guard.forecast import MISSES, ForecastOptions, conclude, first_batch, forecast
-from penstock.guard.forecast_build import call_build, load_build, split_name, told, unpacked
-from penstock.guard.forecast_child import measure
-from penstock.guard.forecast_curve import MOST_ROWS, Curve, Means, Tried, next_rows, scaled
-from penstock.guard.forecast_peak import Peak, held_nbytes
-from penstock.guard.forecast_probe import ForecastFailed, framework_of
-from penstock.guard.forecast_result import Forecast, Setting
-from penstock.guard.forecast_subject import grown, is_classes, shown_rows, tree_nbytes
-from penstock.guard.forecast_table import batches, verdict
+from penstock.core.user_code import in_one_line, load_function
+from penstock.guard.forecast.build import call_build, split_name, unpacked
+from penstock.guard.forecast.child import measure
+from penstock.guard.forecast.curve import MOST_ROWS, Curve, Means, Tried, next_rows, scaled
+from penstock.guard.forecast.forecast import MISSES, ForecastOptions, conclude, first_batch, forecast
+from penstock.guard.forecast.peak import Peak, held_nbytes
+from penstock.guard.forecast.probe import ForecastFailed, framework_of
+from penstock.guard.forecast.result import Forecast, Setting
+from penstock.guard.forecast.subject import grown, is_classes, shown_rows, tree_nbytes
+from penstock.guard.forecast.table import batches, verdict
 from penstock.memory.limits import Limit
 
 MB = 1_000_000
@@ -310,24 +311,24 @@ class TestMistakes:
         with pytest.raises(
             InvalidInput, match=r"^build\(\) of net.py failed: ZeroDivisionError: .* \(line 4 of net.py\)$"
         ):
-            call_build(load_build(path, "build"), path, "build")
+            call_build(load_function(f"{path}:build"), path, "build")
         with pytest.raises(InvalidInput, match=r"^leave\(\) of net.py failed: SystemExit \(line 7 of net.py\)$"):
-            call_build(load_build(path, "leave"), path, "leave")
+            call_build(load_function(f"{path}:leave"), path, "leave")
 
-    def test_a_file_that_exits_is_told(self, tmp_path):
+    def test_a_file_that_exits_is_in_one_line(self, tmp_path):
         path = tmp_path / "script.py"
         path.write_text("raise SystemExit(2)\n")
-        with pytest.raises(InvalidInput, match=r"^script.py cannot be run: SystemExit: 2 \(line 1 of script.py\)$"):
-            load_build(path, "build")
+        with pytest.raises(InvalidInput, match=r"script.py, line 1, cannot be run: SystemExit: 2$"):
+            load_function(f"{path}:build")
 
     def test_errors_of_many_lines_are_cut(self):
-        text = told(ValueError("first\n\n   second\n" + "x" * 1000))
+        text = in_one_line(ValueError("first\n\n   second\n" + "x" * 1000))
         assert text.startswith("ValueError: first second xxx") and text.endswith(" ...") and len(text) < 450
-        assert told(MemoryError()) == "MemoryError"
+        assert in_one_line(MemoryError()) == "MemoryError"
 
     def test_an_optimizer_by_name_is_refused_by_torch(self):
         torch = pytest.importorskip("torch")
-        from penstock.guard.frameworks.forecast_torch import TorchMaker
+        from penstock.guard.torch.forecast import TorchMaker
 
         maker = TorchMaker(lambda: (torch.nn.Linear(2, 2), None, "adam"), (np.zeros((2, 2), "f"), np.zeros(2, int)))
         with pytest.raises(InvalidInput, match="The optimizer is a str; give a torch optimizer"):
@@ -354,6 +355,9 @@ class OneCall:
     def part(self, part):
         if not self.waiting:
             np.ones(part.rows * MB // 8).sum()
+
+    def prepare(self):
+        """Reserves nothing."""
 
     def apply(self):
         if self.waiting:

@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from penstock.core.errors import InvalidInput, OutOfMemory
-from penstock.guard.loop_jax import JaxGuard
+from penstock.guard.jax.guard import JaxGuard
 
 STEPS = 50
 
@@ -90,7 +90,7 @@ def test_faults_anywhere_lose_and_double_nothing():
     guard = JaxGuard(loss_fn, optimizer, make_params())
     gradients, update = guard._stepper._gradients, guard._stepper._apply
     guard._stepper._gradients = lambda *a: (maybe("backward"), gradients(*a))[1]
-    guard._stepper._apply = lambda *a: (maybe("apply"), update(*a))[1]
+    guard._stepper._apply = guard._stepper._apply_given = lambda *a: (maybe("apply"), update(*a))[1]
     for batch in batches(120):
         guard.step(batch)
         this_step[0] = 0

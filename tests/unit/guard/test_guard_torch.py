@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from penstock.core.errors import InvalidInput, OutOfMemory
-from penstock.guard.frameworks.torch import default_weigh
-from penstock.guard.frameworks.torch_state import buffers_of
-from penstock.guard.loop import Guard
+from penstock.guard.torch.guard import Guard
+from penstock.guard.torch.parts import default_weigh
+from penstock.guard.torch.state import buffers_of
 
 ROWS, STEPS = 23, 50
 BATCH = 8

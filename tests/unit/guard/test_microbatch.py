@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidInput
-from penstock.guard.microbatch import count_rows, part_sizes, split
+from penstock.guard.recovery.microbatch import count_rows, part_sizes, split
 
 
 @given(rows=st.integers(1, 400), micro=st.integers(1, 500))

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from penstock.core.errors import InvalidInput
-from penstock.guard.loop import Guard
 from penstock.guard.optimizer_memory import lean_optimizer, state_nbytes
+from penstock.guard.torch.guard import Guard
 
 X = np.random.default_rng(0).normal(size=(16, 128)).astype(np.float32)
 Y = np.random.default_rng(1).integers(0, 8, 16)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.guard.loop import ladder_from
-from penstock.guard.microbatch import part_sizes
-from penstock.guard.recover import Allowed, Failure, Ladder, Line, after_failure, after_success, resize, start
+from penstock.guard.recovery.ladder import Allowed, Failure, Ladder, Line, after_failure, after_success, resize, start
+from penstock.guard.recovery.microbatch import part_sizes
+from penstock.guard.torch.guard import ladder_from
 
 
 def run(ladder: Ladder, fits: int, steps: int) -> tuple[Ladder, list[int], int]:

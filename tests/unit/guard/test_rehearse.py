@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.guard.rehearse import lengths_vary, stretched, worst_batch
+from penstock.guard.forecast.rehearse import lengths_vary, stretched, worst_batch
 
 
 def ragged(lengths):

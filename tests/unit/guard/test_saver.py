@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from penstock.core.events import events
-from penstock.guard import saver as module
-from penstock.guard.checkpoint import Folder
-from penstock.guard.saver import Saver
+from penstock.guard.checkpoint import saver as module
+from penstock.guard.checkpoint.folder import CheckpointFolder
+from penstock.guard.checkpoint.saver import Saver
 from penstock.memory.budget import Budget
 
 ARRAYS = {"a": np.arange(1000.0), "b": np.ones((3, 4), np.float32)}
 NBYTES = sum(array.nbytes for array in ARRAYS.values())
 
 
-class SlowFolder(Folder):
+class SlowFolder(CheckpointFolder):
     """Writes only once it is let."""
 
     def __init__(self, path):
@@ -71,10 +71,10 @@ def test_a_copy_that_does_not_fit_after_all_is_streamed(tmp_path, monkeypatch):
             raise MemoryError("no room for the second")
         yield "b", ARRAYS["b"]
 
-    assert not Saver(Folder(tmp_path)).save(1, arrays, NBYTES, {})
+    assert not Saver(CheckpointFolder(tmp_path)).save(1, arrays, NBYTES, {})
     assert budget.used == 0 and len(tries) == 2
     assert any(event.kind == "guard.save_streamed" for event in events.recent)
-    assert Folder(tmp_path).last_good().array("b").shape == (3, 4)
+    assert CheckpointFolder(tmp_path).last_good().array("b").shape == (3, 4)
 
 
 def test_at_most_one_is_on_its_way(tmp_path):
@@ -88,7 +88,7 @@ def test_at_most_one_is_on_its_way(tmp_path):
 
 
 def test_an_error_of_the_thread_is_raised_by_whoever_comes_next(tmp_path):
-    class Full(Folder):
+    class Full(CheckpointFolder):
         def save(self, step, arrays, meta):
             raise OSError(28, "No space left on device")
 

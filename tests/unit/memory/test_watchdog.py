@@ -18,12 +18,12 @@ from penstock.memory.meter import Meter
 from penstock.memory.watchdog import (
     MIN_DATA_NBYTES,
     Action,
-    Facts,
+    MemorySample,
     Resize,
     Rules,
     Rung,
+    RungMove,
     State,
-    Step,
     Watchdog,
     decide,
     plan_budget,
@@ -32,7 +32,7 @@ from penstock.memory.watchdog import (
 
 MB = 1_000_000
 GB = 1000 * MB
-CALM = Facts(limit=GB, measured=300 * MB, leased=100 * MB, total=600 * MB, reserve=200 * MB)
+CALM = MemorySample(limit=GB, measured=300 * MB, leased=100 * MB, total=600 * MB, reserve=200 * MB)
 
 
 def nothing() -> None:
@@ -48,7 +48,7 @@ LADDER = (
 
 
 def run(
-    facts: Facts, samples: int, state: State | None = None, ladder: Sequence[Rung] = LADDER
+    facts: MemorySample, samples: int, state: State | None = None, ladder: Sequence[Rung] = LADDER
 ) -> tuple[State, list[Action]]:
     """Give the same facts many times, letting the budget follow."""
     state, done = state or State(), []
@@ -61,7 +61,7 @@ def run(
     return state, done
 
 
-def pressed(share: float) -> Facts:
+def pressed(share: float) -> MemorySample:
     """Facts at a share of the limit where the budget itself is right."""
     facts = replace(CALM, measured=int(share * GB), leased=0)
     return replace(facts, total=facts.target)
@@ -132,20 +132,20 @@ def test_a_short_dip_restarts_the_wait() -> None:
 
 def test_pressure_takes_one_rung_and_lets_it_settle() -> None:
     state, done = run(pressed(0.92), 1)
-    assert done == [Step(0, down=True)]
+    assert done == [RungMove(0, down=True)]
     state, done = run(pressed(0.92), 5, state)
     assert done == []
-    assert run(pressed(0.92), 1, state)[1] == [Step(1, down=True)]
+    assert run(pressed(0.92), 1, state)[1] == [RungMove(1, down=True)]
 
 
 def test_the_last_resort_waits_for_a_critical_share() -> None:
     state, done = run(pressed(0.95), 500)
-    assert done == [Step(0, down=True), Step(1, down=True), Step(2, down=True)]
-    assert run(pressed(0.98), 1, state)[1] == [Step(3, down=True)]
+    assert done == [RungMove(0, down=True), RungMove(1, down=True), RungMove(2, down=True)]
+    assert run(pressed(0.98), 1, state)[1] == [RungMove(3, down=True)]
 
 
 def test_a_critical_share_does_not_wait() -> None:
-    assert run(pressed(0.98), 4)[1] == [Step(n, down=True) for n in range(4)]
+    assert run(pressed(0.98), 4)[1] == [RungMove(n, down=True) for n in range(4)]
 
 
 def test_between_the_bands_nothing_moves() -> None:
@@ -157,14 +157,14 @@ def test_steps_are_taken_back_one_by_one_after_a_long_calm() -> None:
     state, _ = run(pressed(0.98), 4)
     assert run(pressed(0.5), 49, state)[1] == []
     state, done = run(pressed(0.5), 200, state)
-    assert done == [Step(n, down=False) for n in (3, 2, 1, 0)]
+    assert done == [RungMove(n, down=False) for n in (3, 2, 1, 0)]
     assert state.level == 0
 
 
 def test_a_budget_that_stays_overdrawn_calls_on_data_rungs_only() -> None:
     facts = replace(CALM, measured=700 * MB, leased=500 * MB, total=450 * MB, ceiling=450 * MB)
     assert run(facts, 19)[1] == []
-    assert run(facts, 500)[1] == [Step(0, down=True), Step(1, down=True)]
+    assert run(facts, 500)[1] == [RungMove(0, down=True), RungMove(1, down=True)]
 
 
 @given(
@@ -174,7 +174,7 @@ def test_a_budget_that_stays_overdrawn_calls_on_data_rungs_only() -> None:
 def test_whatever_happens_the_state_stays_sane(samples: list[tuple[int, int]], reserve: int) -> None:
     state, total = State(), 500 * MB
     for measured, leased in samples:
-        facts = Facts(GB, measured * MB, leased * MB, total, reserve * MB)
+        facts = MemorySample(GB, measured * MB, leased * MB, total, reserve * MB)
         level = state.level
         state, actions = decide(facts, state, LADDER)
         assert 0 <= state.level <= len(LADDER)

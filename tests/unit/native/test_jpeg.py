@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import threading
-from typing import Any
+from collections.abc import Iterator
 
 import cv2
 import numpy as np
 import pytest
 import simplejpeg
 
-import penstock as ps
-from penstock.sources import decode
-from penstock.sources.decode import ImageOptions, decode_image
-from penstock.sources.jpeg import kernel as own
+from penstock.native import jpeg as own
+from penstock.native.library import forced
+from tests.unit.native.guarded import guarded
+from tests.unit.native.levels import LEVELS
 
 SIZES = [(375, 500), (16, 16), (17, 33), (31, 18), (101, 99), (100, 102), (240, 321)]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled() -> Any:
-    found = own.kernel.get(np.uint8, wait=True)
-    assert found is not None
-    return found
+@pytest.fixture(params=LEVELS, autouse=True)
+def level(request: pytest.FixtureRequest) -> Iterator[str]:
+    with forced(request.param):
+        yield request.param
 
 
 def picture(height: int, width: int, noise: int = 20) -> np.ndarray:
@@ -129,25 +127,39 @@ def test_pictures_that_need_too_much_room_are_left_to_the_library(monkeypatch: p
     assert decoded(data) is None
 
 
-def test_readers_decode_with_the_kernels_and_lease_their_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    data, done = encoded(picture(100, 120)), []
-    real = own.decode
-    monkeypatch.setattr(own, "decode", lambda *args: done.append(real(*args)) or done[-1])
-    before = decode.scratch_nbytes()
-    threads = [threading.Thread(target=decode_image, args=(data, ImageOptions(size=(50, 50)))) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-        thread.join()
-    found = decode_image(data, ImageOptions())
-    assert done == [True] * 3 and np.array_equal(found, expected(data))
-    assert decode.scratch_nbytes() >= before
+def with_codes_of_ones_only(data: bytes) -> bytes:
+    """A Huffman table in which the last code of a length consists of ones only: one more symbol of 16 bits."""
+    at = data.index(b"\xff\xc4")
+    length = int.from_bytes(data[at + 2 : at + 4], "big")
+    table = bytearray(data[at + 4 : at + 2 + length])
+    assert table[0] == 0  # the DC table of luma: codes of 2 to 9 bits, then free
+    full = bytes([0x00, 1, 2]) + bytes(14) + table[17:20]  # 0, 10, 11: every code is taken
+    return data[:at] + b"\xff\xc4" + (2 + len(full)).to_bytes(2, "big") + full + data[at + 2 + length :]
 
 
-def test_the_kernels_are_asked_for_after_some_pictures_and_only_where_there_is_room() -> None:
-    fresh = own.JpegKernel()
-    with ps.limit("300MB"):
-        assert [fresh.wanted() for _ in range(2 * own.FIRST_PICTURES)] == [None] * 2 * own.FIRST_PICTURES
-    assert not fresh._asked
-    for _ in range(own.FIRST_PICTURES):
-        fresh.wanted()
-    assert fresh._asked
+def test_huffman_tables_that_libjpeg_refuses_are_refused() -> None:
+    data = with_codes_of_ones_only(encoded(picture(40, 60)))
+    with pytest.raises(ValueError, match="Huffman table"):
+        expected(data)
+    assert decoded(data) is None
+
+
+@pytest.mark.parametrize("side", ["start", "end"])
+@pytest.mark.parametrize("chroma", ["420", "422", "444"])
+def test_nothing_outside_of_the_given_memory_is_touched(chroma: str, side: str) -> None:
+    for size in SIZES[1:]:
+        data = simplejpeg.encode_jpeg(picture(*size), quality=80, colorsubsampling=chroma)
+        text, work = guarded(data, side), guarded(own.work_nbytes(), side)
+        for fast in (False, True):
+            room = guarded(own.survey(text, work), side)
+            out = guarded(3 * size[0] * size[1], side)
+            assert own.decode_surveyed(text, work, room, out, fast, "rgb") == own.OK
+            assert np.array_equal(out, expected(data, fast=fast).reshape(-1))
+
+
+def test_a_survey_of_other_data_or_too_little_room_is_refused() -> None:
+    data, work = encoded(picture(40, 60)), np.zeros(own.work_nbytes(), np.uint8)
+    nbytes, out = own.survey(data, work), np.zeros(40 * 60 * 3, np.uint8)
+    assert own.decode_surveyed(data, work, np.zeros(nbytes - 1, np.uint8), out, False, "rgb") == own.OTHER
+    assert own.decode_surveyed(data[:-1], work, np.zeros(nbytes, np.uint8), out, False, "rgb") == own.OTHER
+    assert own.survey(data, work[:-8]) == 0

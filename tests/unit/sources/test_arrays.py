@@ -11,8 +11,8 @@ import pytest
 from penstock.core.errors import BadData, InvalidInput, NotFound, SchemaChanged
 from penstock.core.source import RowSource
 from penstock.read.arrays import from_tensor_slices, read_numpy
-from penstock.sources.arrays import ArraySource, columns_of
-from penstock.sources.npy import joined_npy, stored_npz
+from penstock.sources.arrays.npy import joined_npy, stored_npz
+from penstock.sources.arrays.source import ArraySource, columns_of
 
 ROWS = np.array([3, 0, 3, 7])
 
@@ -155,7 +155,7 @@ def test_damaged_files_are_skipped_where_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, held: int
 ) -> None:
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("penstock.sources.find.HELD", held)
+    monkeypatch.setattr("penstock.sources.listing.find.HELD", held)
     for i in range(4):
         if suffix == "npy":
             np.save(tmp_path / f"{i}.npy", np.arange(3) + 10 * i)

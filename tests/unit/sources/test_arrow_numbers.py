@@ -1,9 +1,11 @@
-"""Numbers of Arrow arrays: what PyArrow's own conversion gives, without pandas."""
+"""Arrow arrays to NumPy and back: what PyArrow's own conversion gives, without pandas."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,8 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.core.arrow_numbers import numbers
+from penstock.core.arrow_numbers import arrow_of, numbers
+from penstock.sources.tfrecord.write import encode_example, write_records
 
 KINDS = [
     *(pa.int8(), pa.uint8(), pa.int16(), pa.int32(), pa.uint32(), pa.int64(), pa.uint64()),
@@ -50,18 +53,51 @@ def test_arrows_memory_is_seen_not_copied_and_read_only() -> None:
     assert found.sum() == np.arange(10, 1000).sum()
 
 
-def test_a_table_is_read_without_pandas(tmp_path) -> None:
-    """A new process reads Parquet and CSV: pandas would come with PyArrow's conversion, if it is there."""
+@pytest.mark.parametrize(
+    "values", [["a", "", "zwölf"], [b"a", b"", b"\xff"], ["a", None, "c"]], ids=["text", "bytes", "missing"]
+)
+def test_text_and_bytes_become_objects(values: list[Any]) -> None:
+    array = pa.array([values[0], *values])
+    for part in (array, array.slice(1), array.slice(2, 1), array.cast(f"large_{array.type}")):
+        found = numbers(part)
+        assert found.dtype == object
+        assert found.tolist() == part.to_pylist()
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u2", "i8", "f2", "f4", "f8"])
+def test_numbers_become_arrow_arrays(dtype: str) -> None:
+    array = np.arange(20).astype(dtype)
+    for part in (array, array[::-2], array[:0]):
+        assert arrow_of(part).equals(pa.array(np.ascontiguousarray(part)))
+
+
+def test_files_are_read_without_pandas(tmp_path: Path) -> None:
+    """A new process reads every kind of table: pandas would come with PyArrow's conversion, if it is there."""
     pytest.importorskip("pandas")
-    table = pa.table({"a": np.arange(9000.0), "b": np.arange(9000.0), "y": np.arange(9000)})
-    pq.write_table(table, tmp_path / "t.parquet")
-    csv.write_csv(table, tmp_path / "t.csv")
+    count = 900
+    table = pa.table({"a": np.arange(count) / 7, "b": np.arange(count) / 3, "y": np.arange(count)})
+    texts = table.append_column("t", pa.array([f"word {k % 9}" for k in range(count)]))
+    for name, rows in (("numbers", table), ("texts", texts)):
+        pq.write_table(rows, tmp_path / f"{name}.parquet")
+        csv.write_csv(rows, tmp_path / f"{name}.csv")
+        listed = rows.to_pylist()
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in listed))
+        write_records(str(tmp_path / f"{name}.tfrecord"), map(encode_example, listed))
+    (tmp_path / "lines.txt").write_text("\n".join(f"line {k}" for k in range(count)))
     script = f"""
 import sys
 import penstock as ps
-for ds in (ps.read_parquet(r"{tmp_path}/t.parquet", label="y"), ps.read_csv(r"{tmp_path}/t.csv", label="y")):
-    assert sum(len(x) for x, _ in ds.shuffle(seed=1).batch(64)) == 9000
-    print("pandas" in sys.modules)
+for kind in ("numbers", "texts"):
+    for read, suffix in ((ps.read_parquet, "parquet"), (ps.read_csv, "csv"), (ps.read_json, "jsonl"),
+                         (ps.read_tfrecords, "tfrecord")):
+        ds = read(r"{tmp_path}/" + kind + "." + suffix, label="y").shuffle(seed=1).batch(64)
+        assert sum(len(y) for _, y in ds) == {count}
+        print(kind, suffix, "pandas" in sys.modules)
+assert sum(len(batch["text"]) for batch in ps.read_text(r"{tmp_path}/lines.txt").shuffle(seed=1).batch(64)) == {count}
+print("lines", "txt", "pandas" in sys.modules)
 """
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert ran.stdout.split() == ["False", "False"]
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    told = ran.stdout.splitlines()
+    assert len(told) == 9
+    assert [line for line in told if line.endswith("True")] == []

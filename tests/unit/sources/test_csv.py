@@ -14,10 +14,10 @@ from penstock.core.block import Block
 from penstock.core.errors import BadData, InvalidInput, NotFound, SchemaChanged, TooManyErrors
 from penstock.core.source import OnError, UnitSource
 from penstock.read.csv import read_csv
-from penstock.sources import csv_kernel
-from penstock.sources.csv import CsvOptions, CsvSource
-from penstock.sources.csv_parse import Dialect
-from penstock.sources.table import TableShape
+from penstock.sources.csv.arrow import Dialect
+from penstock.sources.csv.plan import CsvOptions
+from penstock.sources.csv.source import CsvSource
+from penstock.sources.tables.blocks import TableShape
 
 
 def whole(source: CsvSource) -> Block:
@@ -58,7 +58,6 @@ def test_the_kernel_and_pyarrow_give_the_same_blocks(tmp_path: Path, shape: Tabl
     slow = source_of(tmp_path / "t.csv", text, shape, range_nbytes=20_000, kernel=False)
     layout = fast.plan.layout
     assert layout is not None and slow.plan.layout is None
-    csv_kernel.kernel.get(layout.dtype, wait=True)
     assert fast.schema() == slow.schema()
     assert fast.num_units() > 3
     for unit in range(fast.num_units()):
@@ -75,8 +74,7 @@ def test_the_kernel_really_reads_such_files(tmp_path: Path, monkeypatch: pytest.
     source = source_of(tmp_path / "t.csv", table_text(2000), TableShape(label="n"), range_nbytes=20_000)
     layout = source.plan.layout
     assert layout is not None
-    csv_kernel.kernel.get(layout.dtype, wait=True)
-    monkeypatch.setattr("penstock.sources.csv.Parser.parse", None)
+    monkeypatch.setattr("penstock.sources.csv.source.Parser.parse", None)
     assert len(whole(source)) == 2000
 
 
@@ -114,7 +112,9 @@ def test_a_value_that_does_not_fit_is_named_with_its_remedy(tmp_path: Path) -> N
     text = "a,b\n" + "\n".join(rows)
     source = source_of(tmp_path / "t.csv", text, range_nbytes=100_000)
     place = text.index("oops")
-    with pytest.raises(BadData, match=rf"t.csv, byte {place}: column 'a' is int64 but holds 'oops'.*dtypes="):
+    with pytest.raises(
+        BadData, match=rf"t.csv, byte {place} \(line 100002\): column 'a' is int64 but holds 'oops'.*dtypes="
+    ):
         whole(source)
     policy = OnError("skip")
     kept = source_of(tmp_path / "t.csv", text, range_nbytes=100_000, on_error=policy)

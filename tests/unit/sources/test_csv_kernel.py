@@ -8,15 +8,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from penstock.sources import csv_kernel
-from penstock.sources.csv_kernel import FLOAT, INTEGER, MATRIX, SKIP, Layout, exact, parse
+from penstock.sources.csv import numbers as csv_kernel
+from penstock.sources.csv.numbers import FLOAT, INTEGER, MATRIX, SKIP, Layout, exact, parse
 
 NULLS = ("", "NA", "null", "nan")
 
 
 def numbers(words: list[str], dtype: type) -> np.ndarray:
     layout = Layout((MATRIX, SKIP), (0, 0), ",", NULLS, dtype)
-    parsed = parse("".join(f"{w},-\n" for w in words).encode(), layout, wait=True)
+    parsed = parse("".join(f"{w},-\n" for w in words).encode(), layout)
     assert parsed is not None
     return parsed.matrix[:, 0]
 
@@ -88,25 +88,25 @@ def test_words_and_missing_values() -> None:
 
 @pytest.mark.parametrize("text", [b"1,2\n3\n", b"1,2,3\n", b"1,x\n", b"1,2\rx,3\n", b"1e,2\n", b"1,2\n3,4.5.6\n"])
 def test_lines_that_are_not_for_the_kernel_are_handed_back(text: bytes) -> None:
-    assert parse(text, Layout((MATRIX, MATRIX), (0, 1), ",", NULLS, np.float64), wait=True) is None
+    assert parse(text, Layout((MATRIX, MATRIX), (0, 1), ",", NULLS, np.float64)) is None
 
 
 def test_integers_columns_and_empty_lines() -> None:
     layout = Layout((INTEGER, MATRIX, SKIP, FLOAT, MATRIX), (0, 1, 0, 0, 0), ";", NULLS, np.float64)
-    parsed = parse(memoryview(b"\n1;2;text;3.5;4\r\n\r\n-5;6;;;8"), layout, wait=True)
+    parsed = parse(memoryview(b"\n1;2;text;3.5;4\r\n\r\n-5;6;;;8"), layout)
     assert parsed is not None
     assert parsed.integers.tolist() == [[1, -5]]
     assert parsed.matrix.tolist() == [[4, 2], [8, 6]]
     np.testing.assert_array_equal(parsed.floats, [[3.5, np.nan]])
-    assert parse(b"12345678901234567890;1;;1;1\n", layout, wait=True) is None
-    assert parse(b";1;;1;1\n", layout, wait=True) is None
+    assert parse(b"12345678901234567890;1;;1;1\n", layout) is None
+    assert parse(b";1;;1;1\n", layout) is None
 
 
 def grid(lines: list[list[str]], newline: str, last: bool, layout: Layout) -> csv_kernel.Parsed | None:
     text = newline.join(layout.delimiter.join(cells) for cells in lines) + (newline if last else "")
     # A text that starts inside of something longer, as ranges of files do; what is before it must not matter.
     whole = memoryview(b"9,.-" * 20 + text.encode() + b"7.,-" * 20)
-    return parse(whole[80 : 80 + len(text.encode())], layout, wait=True)
+    return parse(whole[80 : 80 + len(text.encode())], layout)
 
 
 SHAPES = st.from_regex(r"-?[0-9]{0,9}\.?[0-9]{0,9}", fullmatch=True)
@@ -173,7 +173,7 @@ def test_wide_lines_long_text_and_many_empty_lines() -> None:
     np.testing.assert_array_equal(got.matrix, np.arange(3)[:, None] + np.arange(width) / 8)
     layout = Layout((MATRIX, SKIP, INTEGER, MATRIX), (1, 0, 0, 0), "|", NULLS)
     text = "\n" * 5000 + "".join(f"{k}.5|{'word, ' * (k * 3000)}|{k}|-{k}\n" + "\r\n" * (k * 2000) for k in range(5))
-    parsed = parse(text.encode(), layout, wait=True)
+    parsed = parse(text.encode(), layout)
     assert parsed is not None
     assert parsed.matrix.tolist() == [[-k, k + 0.5] for k in range(5)]
     assert parsed.integers.tolist() == [list(range(5))]
@@ -184,10 +184,3 @@ def test_runs_are_columns_that_lie_side_by_side_in_line_and_matrix() -> None:
         (MATRIX, MATRIX, SKIP, MATRIX, MATRIX, MATRIX, INTEGER, MATRIX), (0, 1, 0, 2, 4, 5, 0, 3), ",", NULLS
     )
     assert layout.plan()[2].tolist() == [2, 1, 0, 1, 2, 1, 0, 0]
-
-
-def test_the_kernel_is_compiled_in_the_background() -> None:
-    fresh = csv_kernel.CsvKernel()
-    first = fresh.get(np.float64)
-    assert first is None and fresh._asked == {np.dtype(np.float64)}
-    assert fresh.get(np.float64, wait=True) is not None

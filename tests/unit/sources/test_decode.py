@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.errors import BadData, InvalidInput
-from penstock.sources import decode
-from penstock.sources.decode import ImageOptions, decode_image, decode_image_into
-from penstock.sources.image_header import read_header
+from penstock.sources.images import decode
+from penstock.sources.images.decode import ImageOptions, decode_image, decode_image_into
+from penstock.sources.images.header import read_header
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -257,9 +257,14 @@ def test_a_header_of_random_bytes_is_read_or_refused(magic, rest):
 # Buffers
 
 
+def clear_scratch() -> None:
+    for scratch in tuple(decode._all):
+        scratch.clear()
+
+
 def test_the_decode_buffer_is_recycled_bounded_and_given_back(monkeypatch):
     monkeypatch.setattr(decode.own, "decode", lambda *_: False)  # the library's buffer alone
-    decode.clear_scratch()
+    clear_scratch()
     assert decode.scratch_nbytes() == 0
     options = ImageOptions(size=(8, 8))
     data = encoded("JPEG", picture(500, 400))
@@ -271,12 +276,12 @@ def test_the_decode_buffer_is_recycled_bounded_and_given_back(monkeypatch):
     assert decode.scratch_nbytes() == held
     decode_image(encoded("JPEG", np.zeros((4100, 4100, 3), np.uint8)), options)
     assert decode.scratch_nbytes() <= decode.SCRATCH_NBYTES
-    decode.clear_scratch()
+    clear_scratch()
     assert decode.scratch_nbytes() == 0
 
 
 def test_a_thread_that_ends_gives_its_buffer_back():
-    decode.clear_scratch()
+    clear_scratch()
     thread = threading.Thread(target=decode_image, args=(LOSSY["jpeg"], ImageOptions(size=(8, 8))))
     thread.start()
     thread.join()

@@ -15,7 +15,7 @@ from penstock.core.block import Block, to_numpy
 from penstock.core.errors import BadData, InvalidInput, NotFound, SchemaChanged
 from penstock.core.source import RowSource, UnitSource
 from penstock.read.hdf5 import read_hdf5
-from penstock.sources import hdf5_chunks
+from penstock.sources.hdf5 import chunks as hdf5_chunks
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "contiguous": {},
@@ -45,7 +45,7 @@ def write(path: Path, **datasets: Any) -> Path:
 @pytest.mark.parametrize("layout", LAYOUTS, ids=LAYOUTS.keys())
 @pytest.mark.parametrize("dtype", ["<f4", ">f8", "<i2", "u1", "bool", "<c8"])
 def test_every_layout_and_dtype_reads_as_h5py_does(tmp_path: Path, layout: str, dtype: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr("penstock.sources.hdf5.BLOCK_NBYTES", 20_000)
+    monkeypatch.setattr("penstock.sources.hdf5.source.BLOCK_NBYTES", 20_000)
     data = (np.random.default_rng(3).random((301, 6, 5)) * 100).astype(dtype)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", data=data, **LAYOUTS[layout])
@@ -96,7 +96,7 @@ def test_small_rows_are_read_in_stretches_unless_rows_are_asked_for(tmp_path: Pa
 
 
 def test_each_chunk_is_inflated_once_per_epoch(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("penstock.sources.hdf5.BLOCK_NBYTES", 10_000)
+    monkeypatch.setattr("penstock.sources.hdf5.source.BLOCK_NBYTES", 10_000)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", data=np.arange(4000.0).reshape(1000, 4), chunks=(20, 4), compression="gzip")
         file.create_dataset("y", data=np.arange(1000), chunks=(50,), compression="gzip")
@@ -234,7 +234,7 @@ def test_a_chunk_that_inflates_without_end_is_stopped_at_its_size(tmp_path: Path
 
 
 def test_source_travels_and_reads_in_threads(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("penstock.sources.hdf5.BLOCK_NBYTES", 4000)
+    monkeypatch.setattr("penstock.sources.hdf5.source.BLOCK_NBYTES", 4000)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", data=np.arange(8000), chunks=(100,), compression="gzip")
         file.create_dataset("t", data=[str(i) for i in range(8000)], chunks=(100,))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from penstock.core.block import Block
 from penstock.core.errors import BadData, NotFound, SchemaChanged
 from penstock.read.json import read_json
-from penstock.sources import text_lines
+from penstock.sources.text import lines as text_lines
 
 
 def source_of(*args: Any, **options: Any) -> Any:

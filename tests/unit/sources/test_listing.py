@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import subprocess
@@ -14,13 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.errors import BadData, DataError, InvalidInput, NotFound
-from penstock.sources import listing, scan
-from penstock.sources.cache_folder import cache_folder, clear_old, written
-from penstock.sources.manifest import list_manifest
-from penstock.sources.scan import NameSorter, Rules, list_files
+from penstock.sources.images.manifest import list_manifest
+from penstock.sources.listing import packed_names as listing
+from penstock.sources.listing import scan
+from penstock.sources.listing.scan import FileRules, NameSorter, list_files
+from penstock.sources.storage.index_folder import cache_folder, clear_old, written
 
-RULES = Rules((".jpg", ".png"))
-PLAIN = Rules((".jpg", ".png"), by_folder=False)
+RULES = FileRules((".jpg", ".png"))
+PLAIN = FileRules((".jpg", ".png"), by_folder=False)
 
 
 @pytest.fixture(autouse=True)
@@ -74,10 +76,10 @@ def test_without_labels_everything_below_is_one_list(classes):
 
 
 def test_given_classes_fix_the_numbering(classes):
-    rules = Rules(RULES.suffixes, classes=("dog", "cat", "ape", "eel"))
+    rules = FileRules(RULES.suffixes, classes=("dog", "cat", "ape", "eel"))
     assert [list_files(classes, rules).label(i) for i in range(4)] == [1, 1, 0, 0]
     with pytest.raises(InvalidInput, match="class 'ape'"):
-        list_files(classes, Rules(RULES.suffixes, classes=("dog", "cat")))
+        list_files(classes, FileRules(RULES.suffixes, classes=("dog", "cat")))
 
 
 def test_a_flat_folder_has_no_labels(tmp_path):
@@ -225,7 +227,11 @@ def test_an_index_gives_back_what_was_put_in(count, seed):
     rng = np.random.default_rng(seed)
     put = [f"{'x' * int(n)}{i}.jpg".encode() for i, n in enumerate(rng.integers(0, 60, count))]
     labels = rng.integers(0, 9, count).astype(np.int32)
-    index = listing.index_in_memory(put, labels, root="/r", classes=[])
+    file = io.BytesIO()
+    writer = listing.IndexWriter(file)
+    writer.add(np.array(put, dtype=bytes), labels)
+    writer.finish(root="/r", classes=[])
+    index = listing.PathIndex(file.getvalue())
     for i in {0, count - 1, count // 2, *range(0, count, 511)}:
         assert index.path(i) == f"/r/{put[i].decode()}" and index.label(i) == labels[i]
     with pytest.raises(IndexError):
@@ -241,15 +247,15 @@ def test_a_long_list_is_pickled_by_the_name_of_its_file(tmp_path):
 
 GROWTH = """
 import sys
-from penstock.sources.scan import Rules, list_files
+from penstock.sources.listing.scan import FileRules, list_files
 
 def anonymous():  # names that were looked at are pages of the mapped file: the kernel may drop them at any time
     lines = open("/proc/self/smaps_rollup").read().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Anonymous:"))
 
-list_files(sys.argv[2], Rules((".jpg",)))  # imports and warms up
+list_files(sys.argv[2], FileRules((".jpg",)))  # imports and warms up
 before = anonymous()
-index = list_files(sys.argv[1], Rules((".jpg",)))
+index = list_files(sys.argv[1], FileRules((".jpg",)))
 print(len(index), anonymous() - before)
 """
 

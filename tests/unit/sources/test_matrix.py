@@ -1,19 +1,17 @@
-"""Columns side by side: compiled, by NumPy and by Arrow, with the same bits."""
+"""Columns side by side: by the kernel and by Arrow, with the same bits."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.core.errors import BadData
+from penstock.core.errors import BadData, InvalidInput
 from penstock.core.source import OnError
-from penstock.sources import matrix
-from penstock.sources.parquet import ParquetSource
-from penstock.sources.table import TableShape
+from penstock.sources.parquet.source import ParquetSource
+from penstock.sources.tables import matrix
+from penstock.sources.tables.blocks import TableShape
 
 ROWS = 5003
 
@@ -33,29 +31,18 @@ def columns(rows: int = ROWS, *, missing: bool = True) -> list[pa.Array]:
     ] * 3
 
 
-@pytest.fixture(params=[False, True], ids=["numpy", "compiled"])
-def compiled(request: pytest.FixtureRequest) -> Iterator[bool]:
-    assert matrix.kernel.get(np.float32, wait=True) is not None
-    ready = dict(matrix.kernel._ready)
-    if not request.param:
-        matrix.kernel._ready.clear()  # and nothing loads it again: it has been asked for
-        matrix.kernel._asked.add(np.dtype(np.float32))
-    yield request.param
-    matrix.kernel._ready.update(ready)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
-def test_all_ways_give_arrows_bits(compiled: bool, dtype: str) -> None:
+def test_the_kernel_gives_arrows_bits(dtype: str) -> None:
     kind = np.dtype(dtype)
     arrays = columns(missing=kind.kind == "f")
-    assert matrix.is_laid(kind, ROWS * len(arrays))
+    assert matrix.is_laid(kind)
     found = matrix.side_by_side(arrays, kind)
     expected = matrix._by_arrow(arrays, pa.from_numpy_dtype(kind), kind)
     assert found.shape == (ROWS, len(arrays)) and found.dtype == kind and found.flags.c_contiguous
     assert found.tobytes() == expected.tobytes()
 
 
-def test_columns_are_laid_where_they_belong(compiled: bool) -> None:
+def test_columns_are_laid_where_they_belong() -> None:
     arrays = columns()
     out = np.full((ROWS, len(arrays) + 5), 7, np.float32)
     matrix.lay(arrays[:9], out, 2)
@@ -63,6 +50,11 @@ def test_columns_are_laid_where_they_belong(compiled: bool) -> None:
     whole = matrix._by_arrow(arrays, pa.float32(), np.dtype(np.float32))
     assert out[:, 2 : 2 + len(arrays)].tobytes() == whole.tobytes()
     assert (out[:, :2] == 7).all() and (out[:, -3:] == 7).all()
+
+
+def test_columns_of_another_length_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="matrix of 5003"):
+        matrix.lay(columns(ROWS - 1), np.empty((ROWS, 21), np.float32), 0)
 
 
 def test_missing_integers_are_refused() -> None:
@@ -76,7 +68,7 @@ def table(rows: int) -> pa.Table:
     return pa.table({**made, "kind": pa.array(["a", "b", "c", "?"] * (rows // 4)), "y": pa.array(np.arange(rows))})
 
 
-def test_a_row_group_read_in_parts_is_the_table(compiled: bool, tmp_path) -> None:
+def test_a_row_group_read_in_parts_is_the_table(tmp_path) -> None:
     rows = table(8000)
     pq.write_table(rows, tmp_path / "t.parquet", row_group_size=4000)
     shape = TableShape(label="y", features=[f"f{i}" for i in range(21)])

@@ -14,8 +14,8 @@ from penstock.core.block import Block
 from penstock.core.errors import BadData, InvalidInput, NotFound, SchemaChanged
 from penstock.core.source import OnError, UnitSource
 from penstock.read.parquet import read_parquet
-from penstock.sources.parquet import ParquetSource
-from penstock.sources.table import TableShape
+from penstock.sources.parquet.source import ParquetSource
+from penstock.sources.tables.blocks import TableShape
 
 
 def made(rows: int = 1000, start: int = 0) -> pa.Table:

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.sources import parquet_readers
-from penstock.sources.parquet_readers import Readers, nbytes_of
+from penstock.sources.parquet import readers as parquet_readers
+from penstock.sources.parquet.readers import Readers, nbytes_of
 
 
 @pytest.fixture

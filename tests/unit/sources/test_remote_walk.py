@@ -13,10 +13,10 @@ import pytest
 
 import penstock as ps
 from penstock.core.errors import NotFound
-from penstock.sources.listing import IndexWriter
-from penstock.sources.remote_glob import Glob, split
-from penstock.sources.remote_walk import walk
-from penstock.sources.scan import Rules, list_files
+from penstock.sources.listing.packed_names import IndexWriter
+from penstock.sources.listing.remote_glob import Glob, split
+from penstock.sources.listing.remote_walk import walk
+from penstock.sources.listing.scan import FileRules, list_files
 
 CLASSES, EACH = 10, 100_000
 
@@ -62,7 +62,7 @@ def test_a_million_names_are_packed_on_disk_as_they_come(many: None, tmp_path: A
     add = IndexWriter.add
     monkeypatch.setattr(IndexWriter, "add", lambda self, names: (taken.append(len(names)), add(self, names))[1])
     before = psutil.Process().memory_info().rss
-    index = list_files(url, Rules((".jpg",)))
+    index = list_files(url, FileRules((".jpg",)))
     assert len(index) == CLASSES * EACH and index.classes == tuple(f"class{i}" for i in range(CLASSES))
     rows = np.array([0, EACH - 1, EACH, 7 * EACH + 12_345])
     assert [index.path(int(row)) for row in rows[1:]] == [
@@ -111,7 +111,7 @@ def test_a_glob_finds_what_fsspec_finds_without_holding_it(tree: str, pattern: s
     root, choice = found
     names = [f"{root}/{name}" for part in walk(root, choice) for name in part]
     assert sorted(names) == sorted(f"memory:/{path}" for path in expected) != []
-    index = list_files(f"{tree}/{pattern}", Rules((".jpg",), by_folder=False))
+    index = list_files(f"{tree}/{pattern}", FileRules((".jpg",), by_folder=False))
     assert [index.path(row) for row in range(len(index))] == names
 
 
@@ -124,12 +124,12 @@ def test_a_glob_goes_only_where_it_may_match_and_asks_for_no_more() -> None:
 
 
 def test_classes_of_a_glob_are_the_folders_and_no_match_is_told(tree: str) -> None:
-    index = list_files(f"{tree}/x*/*.jpg", Rules((".jpg",)))
+    index = list_files(f"{tree}/x*/*.jpg", FileRules((".jpg",)))
     parents = [PurePosixPath(index.path(row)).parent.name for row in range(len(index))]
     assert index.classes == ("x", "x-y", "xx")
     assert [index.classes[index.label(row)] for row in range(len(index))] == parents
-    assert not list_files(f"{tree}/x/*.jpg", Rules((".jpg",))).labelled  # one folder is a place, not a class
-    mixed = list_files([f"{tree}/x/*.jpg", f"{tree}/a.jpg"], Rules((".jpg",), by_folder=False))
+    assert not list_files(f"{tree}/x/*.jpg", FileRules((".jpg",))).labelled  # one folder is a place, not a class
+    mixed = list_files([f"{tree}/x/*.jpg", f"{tree}/a.jpg"], FileRules((".jpg",), by_folder=False))
     assert [mixed.path(row) for row in range(len(mixed))] == [f"{tree}/x/a.jpg", f"{tree}/x/ab.jpg", f"{tree}/a.jpg"]
     with pytest.raises(NotFound, match="No file matches"):
-        list_files(f"{tree}/x/*.bmp", Rules((".jpg",)))
+        list_files(f"{tree}/x/*.bmp", FileRules((".jpg",)))

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from penstock.core.block import Block
 from penstock.core.errors import BadData, DataError, InvalidInput, NotFound
 from penstock.read.sql import read_sql
-from penstock.sources import sql as sql_source
-from penstock.sources.sql import cut, last_key, row_sizes
-from penstock.sources.sql_connect import ConnectionLostError, Database, literal
+from penstock.sources.sql import source as sql_source
+from penstock.sources.sql.connect import ConnectionLostError, Database, literal
+from penstock.sources.sql.source import cut, last_key, row_sizes
 
 ROWS = 2000
 
@@ -205,3 +205,24 @@ def test_the_last_key_counts_rows_over_batches() -> None:
     assert last_key(pa.array([2, 2]), 2, 2) == (2, 4)
     assert last_key(pa.array([3, 3]), 2, 2) == (3, 2)
     assert [literal(v) for v in (3, 1.5, "it's", b"\x01")] == ["3", "1.5", "'it''s'", "X'01'"]
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_duckdb_file_that_the_process_has_open_already(tmp_path: Path, read_only: bool) -> None:
+    import duckdb
+
+    path = tmp_path / "open.duckdb"
+    with duckdb.connect(str(path)) as writer:
+        writer.execute("create table t as select range a from range(10)")
+        if not read_only:
+            found = [int(sample["a"]) for sample in read_sql(f"duckdb:///{path}", "select a from t")]
+            assert found == list(range(10))
+    with duckdb.connect(str(path), read_only=True):
+        assert len(list(read_sql(f"duckdb:///{path}", "select a from t"))) == 10
+
+
+def test_keys_cannot_leave_their_quotes() -> None:
+    assert literal("a\\' or 1=1 --") == "'a\\'' or 1=1 --'"  # safe where a backslash is a backslash: PLAIN_STRINGS
+    assert literal(float("nan")) == "'NaN'" and literal(float("-inf")) == "'-Infinity'"
+    with pytest.raises(InvalidInput, match="NUL"):
+        literal("a\0b")

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.core.byte_cache import cached_by
 from penstock.core.errors import BadData, DataError, InvalidInput, NotFound
-from penstock.core.keeping import kept_by
-from penstock.engine.cache_pages import Pages
-from penstock.sources import remote, remote_file, storage
+from penstock.engine.cache.pages import Pages
+from penstock.sources.storage import files as storage
+from penstock.sources.storage import remote, remote_file
 
 fsspec = pytest.importorskip("fsspec")
 DATA = bytes(range(256)) * 1000
@@ -186,7 +187,7 @@ def test_kept_files_and_others_come_in_order_and_only_the_others_are_asked_for(t
     for k, url in enumerate(urls[:5]):
         fs.pipe_file(url.removeprefix("memory:/"), bytes([k]) * (k + 1))
     pages = Pages(str(tmp_path), None)
-    with kept_by(pages):
+    with cached_by(pages):
         assert storage.read_files([urls[1], urls[3]]) == [b"\1\1", b"\3\3\3\3"]
         asked = []
         fetch = type(fs).cat_file

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.errors import BadData, InvalidInput, NotFound
 from penstock.core.source import OnError
-from penstock.sources.table import TableShape
+from penstock.sources.tables.blocks import TableShape
 
 TABLE = pa.table(
     {

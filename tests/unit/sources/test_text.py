@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from penstock.core.block import Block
 from penstock.core.errors import BadData, InvalidInput
 from penstock.read.text import read_text
-from penstock.sources import text_lines
+from penstock.sources.text import lines as text_lines
 
 
 def source_of(*args: Any, **options: Any) -> Any:

@@ -15,10 +15,9 @@ from penstock.core.block import Block, column_value
 from penstock.core.errors import BadData, InvalidInput
 from penstock.core.source import OnError, RowSource
 from penstock.read.tfrecord import read_tfrecords
-from penstock.sources.crc32c import byte_array
-from penstock.sources.example import feature_of
-from penstock.sources.example_columns import ExampleParser, Frames
-from penstock.sources.tfrecord_write import encode_example, encode_sequence_example, frame, write_records
+from penstock.sources.tfrecord.columns import ExampleParser, Frames
+from penstock.sources.tfrecord.features import feature_of
+from penstock.sources.tfrecord.write import encode_example, encode_sequence_example, frame, write_records
 
 tf = pytest.importorskip("tensorflow")
 
@@ -56,7 +55,7 @@ def parsed(records, features, **options) -> Block:
     offsets = np.concatenate(([0], np.cumsum(lengths[:-1] + 16))).astype(np.int64)
     described = [feature_of(name, what, None) for name, what in features.items()]
     return ExampleParser(described, **options).block(
-        Frames(byte_array(b"".join(frames)), offsets, lengths, lambda i: f"row {i}"), OnError()
+        Frames(np.frombuffer(b"".join(frames), np.uint8), offsets, lengths, lambda i: f"row {i}"), OnError()
     )
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.core.errors import BadData
-from penstock.sources.thrift_footer import group_sizes, parse_sizes
+from penstock.sources.parquet.footer import group_sizes, parse_sizes
 
 
 def table() -> pa.Table:

@@ -43,7 +43,7 @@ def write(path: Path, *, zarr_format: Any = 3, **arrays: Any) -> Path:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", ["<f4", ">f8", "<i2", "u1", "bool"])
 def test_every_layout_and_dtype_reads_as_zarr_does(tmp_path: Path, layout: str, dtype: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr("penstock.sources.zarr.BLOCK_NBYTES", 1000)
+    monkeypatch.setattr("penstock.sources.zarr.source.BLOCK_NBYTES", 1000)
     data = (np.random.default_rng(3).random((301, 6, 5)) * 100).astype(dtype)
     options = {"chunks": (64, 6, 5), **LAYOUTS[layout]}
     group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w", zarr_format=options.pop("zarr_format", 3))
@@ -58,7 +58,7 @@ def test_every_layout_and_dtype_reads_as_zarr_does(tmp_path: Path, layout: str, 
 
 
 def test_every_chain_position_resumes_and_a_shuffle_loses_nothing(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("penstock.sources.zarr.BLOCK_NBYTES", 500)
+    monkeypatch.setattr("penstock.sources.zarr.source.BLOCK_NBYTES", 500)
     path = write(tmp_path / "a.zarr", x=np.arange(200), y=np.arange(200) * 2)
     for access in ("rows", "blocks"):
         ds = read_zarr(path, x="x", y="y", access=access).shuffle(seed=3).batch(16)

@@ -33,7 +33,7 @@ def test_shells_complete_commands_and_options():
 
 def test_commands_import_no_framework():
     code = (
-        "import sys, penstock.cli.main, penstock.train.parent\n"
+        "import sys, penstock.cli.main, penstock.train.supervisor\n"
         "print([m for m in ('tensorflow', 'torch', 'jax', 'keras') if m in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 
 import pytest
 
@@ -14,6 +16,7 @@ from penstock.train.config import (
     new_folder,
     parse_image_size,
     read_config,
+    refuse_foreign_code,
     without_password,
     write_config,
 )
@@ -90,3 +93,26 @@ def test_runs_get_names_of_their_own(tmp_path):
     first.mkdir(parents=True)
     assert first.name.startswith("data-") and new_folder("some/data.v2.csv", tmp_path) != first
     assert new_folder("postgresql://host/shop?x=1", tmp_path).name.startswith("shop-")
+
+
+@pytest.mark.parametrize("form", ["postgresql://db/x?user=u&password=secret", "host=db user=u password=secret"])
+def test_passwords_of_every_form_are_left_out(tmp_path, form):
+    write_config(tmp_path / "run", Config(data=form))
+    assert "secret" not in (tmp_path / "run" / "config.json").read_text()
+    assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "run" / "config.json").stat().st_mode) == 0o600
+
+
+def test_code_named_by_a_folder_of_someone_else_is_not_run(tmp_path):
+    plain, code = Config(data="x.csv"), Config(data="x.csv", model="net.py:build", callbacks="own.py:make")
+    write_config(tmp_path / "run", code)
+    refuse_foreign_code(tmp_path / "run", code)
+    (tmp_path / "run").chmod(0o777)
+    refuse_foreign_code(tmp_path / "run", plain)
+    with pytest.raises(InvalidInput, match=r"can be written by everyone.*net.py:build and own.py:make.*--trust"):
+        refuse_foreign_code(tmp_path / "run", code)
+    (tmp_path / "run").chmod(0o700)
+    if os.getuid() == 0:
+        os.chown(tmp_path / "run" / "config.json", 12345, 12345)
+        with pytest.raises(InvalidInput, match="belongs to another user"):
+            refuse_foreign_code(tmp_path / "run", code)

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.core.errors import InvalidInput, NotFound, PenstockError
-from penstock.sources.tfrecord_write import encode_example, write_records
+from penstock.sources.tfrecord.write import encode_example, write_records
 from penstock.train.config import Config
 from penstock.train.flow import prepare, raw_batches, streams
 from penstock.train.recipe import read_recipe, write_recipe

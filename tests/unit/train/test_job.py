@@ -9,15 +9,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.train.keras_job import metrics_of, save_model, told
-from penstock.train.look import Reading
-from penstock.train.recipe import Recipe, Target
+from penstock.train.inspect import ReaderSettings
+from penstock.train.keras.job import metrics_of, save_model, told
+from penstock.train.recipe import DataRecipe, Target
 
 LOGS = {"loss": [2.0, float("nan")], "val_loss": [float("inf"), float("-inf")], "mae": [0.4, 0.25]}
 
 
 def test_numbers_that_json_does_not_know_are_none():
-    recipe = Recipe(Reading("csv", target="price"), Target("price", "number", mean=10.0, std=200.0))
+    recipe = DataRecipe(ReaderSettings("csv", target="price"), Target("price", "number", mean=10.0, std=200.0))
     found = metrics_of(SimpleNamespace(history=LOGS), recipe, 1.5)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert found["final"] == {"loss": None, "val_loss": None, "mae": 0.25}

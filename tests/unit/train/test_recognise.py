@@ -12,7 +12,7 @@ import pytest
 
 from penstock.core.errors import InvalidInput
 from penstock.read.recognise import kind_of, open_any
-from penstock.sources.tfrecord_write import encode_example, write_records
+from penstock.sources.tfrecord.write import encode_example, write_records
 
 
 def write_hdf5(path):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.watch.advice import Facts, advise, bottleneck, gather
+from penstock.watch.advice import RunFacts, advise, bottleneck, gather
 from penstock.watch.digest import Digest
 from tests.unit.watch.runs import GB, START_T, event, progress, sample, start, training
 
 
-def titles(facts: Facts) -> list[str]:
+def titles(facts: RunFacts) -> list[str]:
     return [advice.title for advice in advise(facts)]
 
 
@@ -18,27 +18,27 @@ def titles(facts: Facts) -> list[str]:
     [(None, "Not known"), (0.6, "The data"), (0.01, "The model"), (0.1, "Mostly the model")],
 )
 def test_the_bottleneck_is_named(share, begins):
-    assert bottleneck(Facts(waited_share=share)).startswith(begins)
+    assert bottleneck(RunFacts(waited_share=share)).startswith(begins)
 
 
 @pytest.mark.parametrize(
     ("facts", "title"),
     [
-        (Facts(waited_share=0.4), "The model waits for data"),
-        (Facts(waited_share=0.01), "Data keeps up with the model"),
-        (Facts(peak_nbytes=99, limit_nbytes=100), "Memory came close to the limit"),
-        (Facts(peak_nbytes=101, limit_nbytes=100), "More memory than the limit was in use"),
-        (Facts(peak_nbytes=10, limit_nbytes=100, trained_s=5), "There is room in memory"),
-        (Facts(unaccounted=(GB, 2 * GB), limit_nbytes=4 * GB), "Memory that nobody accounts for keeps growing"),
-        (Facts(speeds=(1000.0, 500.0)), "The run became slower"),
-        (Facts(deaths=1), "The training process died once"),
-        (Facts(deaths=3), "The training process died 3 times"),
-        (Facts(not_finite={"loss": 12345}), "loss became NaN or infinite at step 12,345"),
-        (Facts(val_loss=(0.5, 2, 0.6, 9)), "The validation loss rises"),
-        (Facts(kinds={"guard.oom": 2}, micro=32), "A batch did not fit, and was split"),
-        (Facts(kinds={"cache.full": 1}), "The cache did not fit in memory"),
-        (Facts(status="failed", error="boom"), "The run failed"),
-        (Facts(status="interrupted"), "The run was interrupted"),
+        (RunFacts(waited_share=0.4), "The model waits for data"),
+        (RunFacts(waited_share=0.01), "Data keeps up with the model"),
+        (RunFacts(peak_nbytes=99, limit_nbytes=100), "Memory came close to the limit"),
+        (RunFacts(peak_nbytes=101, limit_nbytes=100), "More memory than the limit was in use"),
+        (RunFacts(peak_nbytes=10, limit_nbytes=100, trained_s=5), "There is room in memory"),
+        (RunFacts(unaccounted=(GB, 2 * GB), limit_nbytes=4 * GB), "Memory that nobody accounts for keeps growing"),
+        (RunFacts(speeds=(1000.0, 500.0)), "The run became slower"),
+        (RunFacts(deaths=1), "The training process died once"),
+        (RunFacts(deaths=3), "The training process died 3 times"),
+        (RunFacts(not_finite={"loss": 12345}), "loss became NaN or infinite at step 12,345"),
+        (RunFacts(val_loss=(0.5, 2, 0.6, 9)), "The validation loss rises"),
+        (RunFacts(kinds={"guard.oom": 2}, micro=32), "A batch did not fit, and was split"),
+        (RunFacts(kinds={"cache.full": 1}), "The cache did not fit in memory"),
+        (RunFacts(status="failed", error="boom"), "The run failed"),
+        (RunFacts(status="interrupted"), "The run was interrupted"),
     ],
 )
 def test_one_finding_each(facts, title):
@@ -48,13 +48,13 @@ def test_one_finding_each(facts, title):
 @pytest.mark.parametrize(
     "facts",
     [
-        Facts(),
-        Facts(waited_share=0.1),
-        Facts(peak_nbytes=70, limit_nbytes=100, trained_s=5),
-        Facts(val_loss=(0.5, 2, 0.6, 3)),  # one epoch is noise
-        Facts(val_loss=(0.5, 2, 0.505, 9)),
-        Facts(speeds=(1000.0, 900.0)),
-        Facts(unaccounted=(GB, int(1.1 * GB)), limit_nbytes=4 * GB),
+        RunFacts(),
+        RunFacts(waited_share=0.1),
+        RunFacts(peak_nbytes=70, limit_nbytes=100, trained_s=5),
+        RunFacts(val_loss=(0.5, 2, 0.6, 3)),  # one epoch is noise
+        RunFacts(val_loss=(0.5, 2, 0.505, 9)),
+        RunFacts(speeds=(1000.0, 900.0)),
+        RunFacts(unaccounted=(GB, int(1.1 * GB)), limit_nbytes=4 * GB),
     ],
 )
 def test_nothing_to_say(facts):
@@ -62,12 +62,12 @@ def test_nothing_to_say(facts):
 
 
 def test_the_gravest_comes_first():
-    found = advise(Facts(waited_share=0.01, not_finite={"loss": 1}, deaths=1))
+    found = advise(RunFacts(waited_share=0.01, not_finite={"loss": 1}, deaths=1))
     assert [advice.weight for advice in found] == ["bad", "warn", "good"]
 
 
 def test_advice_names_the_largest_holder():
-    facts = Facts(peak_nbytes=99, limit_nbytes=100, holders={"optimizer": 50, "cache": 3, "not accounted for": 90})
+    facts = RunFacts(peak_nbytes=99, limit_nbytes=100, holders={"optimizer": 50, "cache": 3, "not accounted for": 90})
     assert "optimizer, 50 B" in advise(facts)[0].text
 
 

@@ -36,6 +36,12 @@ from tests.unit.watch.runs import GB, event, training
         (event(1, "run.end", status="failed", error="boom"), "The run failed: boom", "bad"),
         (event(1, "run.end", status="finished"), "The run finished", "good"),
         (event(1, "cache.dropped", nbytes=1000), "The cache gave 1 KB back to the model", "warn"),
+        (
+            event(1, "rowstore.written", "t.parquet", rows=9, nbytes=GB // 2, whole_nbytes=GB, left_s=11.8),
+            "Rows are written to disk in random order: 500 MB of about 1 GB, about 12 s left",
+            "note",
+        ),
+        (event(1, "rowstore.refused", "t", reason="too small"), "No row store: too small", "warn"),
         (event(1, "new.thing", "me", a=0.123456, b=True, c={"d": 1}), "me: a 0.1235, b yes, c d 1", "note"),
         (event(1, "new.failed", ""), "", "warn"),
         (event(1, "guard.oom"), "train", "bad"),  # a version that tells nothing else

@@ -7,8 +7,8 @@ import math
 
 import pytest
 
+from penstock.watch.chart_data import draw
 from penstock.watch.digest import MOST_DECISIONS, MOST_EPOCHS, Digest
-from penstock.watch.picture import draw
 from tests.unit.watch.runs import GB, START_T, event, progress, sample, start, training
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 
+from penstock.core.events import events
+from penstock.dataset import Dataset
+from penstock.watch.chart_data import SILENT_S, draw, flat, metric_names, place
 from penstock.watch.digest import Digest
-from penstock.watch.picture import SILENT_S, draw, flat, metric_names, place
+from penstock.watch.summary import summarise
+from tests.stand_ins import NumberUnits
 from tests.unit.watch.runs import GB, START_T, event, progress, sample, start, training
 
 
@@ -106,3 +112,27 @@ def test_a_million_steps_by_construction():
             grid.add(at_s, f"metric:m{number}", 1.23456789 + index)
         grid.add_memory(at_s, 123456789, 987654321, {f"holder {n}": 12345678 for n in range(12)})
     assert len(json.dumps(draw(found, name="x"))) < 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("unit", "asked", "shown"),
+    [(1_000, {}, "uniformly random (coverage 1.00): all rows in one window"), (2_000, {"window": 500}, "coverage 0.0")],
+)
+def test_the_report_shows_how_well_each_shuffle_mixes(unit, asked, shown):
+    """The event that a run really emits, through the record's JSON, to the page and the terminal."""
+    heard = []
+    remove = events.listen(heard.append)
+    try:
+        rows = Dataset.of(NumberUnits((unit,) * 20, 100)).shuffle(seed=1, **asked).batch(256)
+        assert sum(len(batch) for batch in rows) == unit * 20
+    finally:
+        remove()
+    (told,) = [e for e in heard if e.kind == "shuffle.mixes"]
+    record = json.loads(json.dumps(event(1, told.kind, told.who, **told.values)))
+    picture = draw(digest([start(), record]), name="run")
+    (text,) = picture["story"]["shuffle"]
+    assert shown in text
+    assert picture["story"]["decisions"] == draw(digest([start()]), name="run")["story"]["decisions"]
+    console = Console(width=300, record=True, file=io.StringIO())
+    console.print(summarise(picture))
+    assert shown in console.export_text()

@@ -25,7 +25,8 @@ from penstock.watch.run_folder import EVENTS, read_events
 
 
 def kinds(folder) -> list[str]:
-    return [event["kind"] for event in read_events(folder)]
+    """What was recorded, less what the watchdog of a stream says that another test left to the collector."""
+    return [event["kind"] for event in read_events(folder) if not event["kind"].startswith("watchdog.")]
 
 
 def test_events_and_memory_arrive_in_the_file(tmp_path):
@@ -88,6 +89,7 @@ def test_lines_of_many_threads_do_not_mix(tmp_path, monkeypatch):
         [thread.start() for thread in threads]
         [thread.join() for thread in threads]
     found = [json.loads(line) for line in (tmp_path / EVENTS).read_text().splitlines()]
+    found = [e for e in found if e["kind"] == "tune.io"]
     assert sorted((e["number"], e["step"]) for e in found) == [(n, s) for n in range(8) for s in range(200)]
 
 
@@ -173,11 +175,13 @@ def test_a_huge_event_is_cut():
 def test_many_holders_are_taken_together():
     removers = [add_holder(f"part {n}", lambda n=n: (n + 1) * 1000) for n in range(30)]
     try:
-        holders = holders_now(ps.memory())["holders"]
+        report = ps.memory_report()
+        holders = holders_now(report)["holders"]
     finally:
         [remove() for remove in removers]
     assert holders["part 29"] == 30_000 and "part 0" not in holders
-    assert len(holders) == recording.MOST_HOLDERS + 2 and holders["smaller holders"] > 0
+    named = set(holders) - {"smaller holders", "not accounted for", "worker processes", *report.kinds}
+    assert len(named) == recording.MOST_HOLDERS and holders["smaller holders"] > 0
 
 
 def test_a_holder_that_fails_does_not_end_the_samples(tmp_path):

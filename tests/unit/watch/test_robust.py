@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from penstock.watch.chart_data import draw
 from penstock.watch.digest import Digest
+from penstock.watch.export.prometheus import exposition
+from penstock.watch.export.tensorboard import encode, scalars
 from penstock.watch.html import report_page
-from penstock.watch.picture import draw
-from penstock.watch.prometheus import exposition
 from penstock.watch.summary import summarise
-from penstock.watch.tensorboard import encode, scalars
 from tests.unit.watch.runs import START_T
 
 KINDS = [

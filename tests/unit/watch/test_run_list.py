@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from penstock.watch import gallery as galleries
-from penstock.watch.gallery import Gallery, peek
+from penstock.watch.live import run_list as galleries
+from penstock.watch.live.run_list import RunList, peek
 from tests.unit.watch.runs import START_T, event, progress, sample, start, training, write_run
 
 
@@ -40,55 +40,55 @@ def test_a_long_run_is_not_read_to_be_listed(tmp_path, monkeypatch):
 
 
 def test_a_listing_follows_the_folder(tmp_path):
-    gallery = Gallery(tmp_path)
-    assert gallery.listing() == []
+    run_list = RunList(tmp_path)
+    assert run_list.listing() == []
     write_run(tmp_path / "a", training(20))
     write_run(tmp_path / "b", [start(), progress(START_T, 1)])
     old = time.time() - 1000
     os.utime(tmp_path / "a" / "events.jsonl", (old - 1, old - 1))
     os.utime(tmp_path / "b" / "events.jsonl", (old, old))
-    assert [(run["name"], run["status"]) for run in gallery.listing()] == [("b", "silent"), ("a", "finished")]
+    assert [(run["name"], run["status"]) for run in run_list.listing()] == [("b", "silent"), ("a", "finished")]
     write_run(tmp_path / "b", [event(START_T + 9, "run.end", status="finished")])
-    assert gallery.listing()[0]["status"] == "finished"
+    assert run_list.listing()[0]["status"] == "finished"
 
 
 def test_a_picture_follows_the_run(tmp_path):
-    gallery = Gallery(tmp_path)
-    assert gallery.picture("r") is None and gallery.picture("../r") is None and gallery.facts("r") is None
+    run_list = RunList(tmp_path)
+    assert run_list.picture("r") is None and run_list.picture("../r") is None and run_list.facts("r") is None
     write_run(tmp_path / "r", [start(), progress(START_T, 1)])
-    first, more = gallery.picture("r")
+    first, more = run_list.picture("r")
     assert not more and first["facts"]["total_steps"] == 1
     write_run(tmp_path / "r", [progress(START_T + 60, 2)])
-    second, _ = gallery.picture("r", first["place"])
+    second, _ = run_list.picture("r", first["place"])
     assert second["facts"]["total_steps"] == 2 and second["series"]["total_steps"]["v"][-1] == 2
-    assert gallery.facts("r")["total_steps"] == 2
+    assert run_list.facts("r")["total_steps"] == 2
 
 
 def test_a_run_written_anew_is_another_run(tmp_path):
-    gallery = Gallery(tmp_path)
+    run_list = RunList(tmp_path)
     write_run(tmp_path / "r", training(50))
-    assert gallery.picture("r")[0]["facts"]["status"] == "finished"
+    assert run_list.picture("r")[0]["facts"]["status"] == "finished"
     (tmp_path / "r" / "events.jsonl").unlink()
     write_run(tmp_path / "r", [start(), sample(START_T)])
-    again = gallery.picture("r")[0]["facts"]
+    again = run_list.picture("r")[0]["facts"]
     assert again["status"] != "finished" and again["total_steps"] is None
 
 
 def test_a_long_run_comes_in_turns(tmp_path, monkeypatch):
     monkeypatch.setattr(galleries, "TURN_S", -1.0)
     write_run(tmp_path / "r", training(5000))
-    gallery = Gallery(tmp_path)
+    run_list = RunList(tmp_path)
     turns, more = 0, True
     while more:
-        picture, more = gallery.picture("r")
+        picture, more = run_list.picture("r")
         turns += 1
     assert turns > 1 and picture["facts"]["total_steps"] == 5000
 
 
 def test_few_runs_are_kept_open(tmp_path, monkeypatch):
     monkeypatch.setattr(galleries, "MOST_OPEN", 2)
-    gallery = Gallery(tmp_path)
+    run_list = RunList(tmp_path)
     for name in "abcd":
         write_run(tmp_path / name, [start()])
-        gallery.picture(name)
-    assert list(gallery._open) == ["c", "d"]
+        run_list.picture(name)
+    assert list(run_list._open) == ["c", "d"]

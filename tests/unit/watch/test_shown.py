@@ -11,11 +11,11 @@ import re
 import pytest
 from rich.console import Console
 
+from penstock.watch.chart_data import draw
 from penstock.watch.digest import Digest
+from penstock.watch.export.prometheus import exposition
 from penstock.watch.html import live_page, report_page
-from penstock.watch.picture import draw
-from penstock.watch.prometheus import exposition
-from penstock.watch.report import picture_of, write_report
+from penstock.watch.report import report_data, write_report
 from penstock.watch.summary import curve, span, summarise
 from tests.unit.watch.runs import START_T, event, progress, start, training, write_run
 
@@ -60,9 +60,9 @@ def test_what_a_run_says_is_data(evil):
 
 def test_a_report_file_appears_whole(tmp_path):
     run = write_run(tmp_path / "mnist", training(50))
-    path = write_report(picture_of(run), tmp_path / "deep" / "er" / "report.html")
+    path = write_report(report_data(run), tmp_path / "deep" / "er" / "report.html")
     assert path.read_text().startswith("<!doctype html>") and [path] == list(path.parent.iterdir())
-    assert picture_of(tmp_path)["run"] == "mnist"
+    assert report_data(tmp_path)["run"] == "mnist"
 
 
 def test_a_summary_names_what_matters():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.sources.tfrecord_write import frame
-from penstock.watch.tensorboard import encode, export_scalars, scalars
+from penstock.sources.tfrecord.write import frame
+from penstock.watch.export.tensorboard import encode, export_scalars, scalars
 from tests.unit.watch.runs import START_T, event, progress, sample, training, write_run
 
 

@@ -15,7 +15,7 @@ import pytest
 from penstock.core.errors import BadData, InvalidInput
 from penstock.read import from_tensor_slices, read_csv, read_images, read_parquet, read_tfrecords
 from penstock.read.webdataset import read_webdataset
-from penstock.sources.tfrecord_write import encode_example, frame
+from penstock.sources.tfrecord.write import encode_example, frame
 from penstock.write.encode import records
 from penstock.write.formats import tar_head
 

@@ -1,0 +1,86 @@
+"""Writes the table of causes into docs/doctor.md, from what the tests run.
+
+python -m tests.integration.doctor_docs
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+from penstock.core.sizes import size
+from penstock.doctor.causes import all_causes
+from penstock.doctor.static.scan import scan
+from tests.integration.doctor_table import CASES, SCRIPTS, cured_script, prepare, run_case
+
+RESULTS = Path(__file__).with_name("doctor_results.json")
+"""What happened when each script was run last: {script: {"named": bool, "cured": bool}}; absent is not run."""
+PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
+RECORDED = {
+    "fragmentation", "device-taken", "pinned-rounding", "shm-too-small", "graph-constant",
+}  # fmt: skip
+"""Causes that are tested on recorded error texts."""
+
+
+def table() -> str:
+    """The table as Markdown."""
+    results = json.loads(RESULTS.read_text())
+    rows = [
+        "| cause | shown by | limit | named first | found in the script | cure | cured one finishes |",
+        "|-|-|-|-|-|-|-|",
+    ]
+    for cause in all_causes():
+        case = next((case for case in CASES if case.cause == cause.name), None)
+        if case is None:
+            shown = "recorded error text" if cause.name in RECORDED else "not shown here"
+            rows.append(f"| {cause.title} (`{cause.name}`) | {shown} | | | | {cause.cure} | |")
+            continue
+        findings = [f for f in scan(SCRIPTS / f"{case.script}.py", case.limit) if f.cause.name == cause.name]
+        patch = any(finding.found.edits for finding in findings)
+        hand = (SCRIPTS / f"{case.script}.cured.py").exists()
+        cured = "environment" if case.env else "by hand" if hand else "`--fix`" if patch else "nothing to cure"
+        found = "yes" if findings else "no: only a run shows it"
+        run = {True: "yes", False: "no", None: "not run"}
+        named, finishes = (run[results.get(case.script, {}).get(key)] for key in ("named", "cured"))
+        rows.append(
+            f"| {cause.title} (`{cause.name}`) | `{case.script}.py` | {size(case.limit)} | {named} | {found} | {cured} "
+            f"| {finishes if case.dies else ''} |"
+        )
+    return "\n".join(rows)
+
+
+def page_with(text: str) -> str:
+    """The page with the table in its place."""
+    return re.sub(
+        r"<!-- causes -->.*<!-- end of causes -->",
+        lambda _: f"<!-- causes -->\n{text}\n<!-- end of causes -->",
+        PAGE.read_text(),
+        flags=re.DOTALL,
+    )
+
+
+def run_cases(names: list[str], *, cured: bool) -> None:
+    """Run scripts (all, if none is named) and note what happened."""
+    for case in CASES:
+        if names and case.script not in names:
+            continue
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            prepare(case.prepare, folder)
+            script = cured_script(case, folder) if cured else SCRIPTS / f"{case.script}.py"
+            code, verdict, _ = run_case(script, case.limit, folder, case.env if cured else ())
+        causes = [item["name"] for item in verdict["causes"]]
+        good = code == 0 if cured else (code != 0) == case.dies and causes[:1] == [case.cause]
+        results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        results.setdefault(case.script, {})["cured" if cured else "named"] = good
+        RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+        print(case.script, "cured" if cured else "named", good, code, causes, verdict["grew_at"][:3], flush=True)
+
+
+if __name__ == "__main__":
+    if "--run" in sys.argv:
+        run_cases([word for word in sys.argv[1:] if not word.startswith("--")], cured="--cured" in sys.argv)
+    PAGE.write_text(page_with(table()))

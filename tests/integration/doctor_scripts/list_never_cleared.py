@@ -1,0 +1,18 @@
+"""A log that keeps an array of every step."""
+
+import time
+
+import torch
+
+model = torch.nn.Linear(100, 100)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+history = []
+for step in range(200):
+    optimizer.zero_grad()
+    inputs = torch.randn(5_000, 100)
+    loss = (model(inputs) ** 2).mean()
+    loss.backward()
+    optimizer.step()
+    history.append(inputs.detach().numpy())
+    time.sleep(0.01)
+print("steps", len(history))

@@ -1,0 +1,234 @@
+"""`penstock run` on real processes: limits, orphans, signals, evidence that outlives everyone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from penstock.doctor.evidence.read import read_evidence
+from penstock.doctor.run.supervise import Order, supervise
+from penstock.doctor.verdict.verdict import judge
+from penstock.memory.cgroups import find_cgroups
+
+GROW = """
+import time
+kept = []
+while True:
+    kept.append(bytearray(b"x") * 4_000_000)
+    time.sleep(0.02)
+"""
+TREE = """
+import os, subprocess, sys, time
+children = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"]) for _ in range(2)]
+if os.fork() == 0:
+    os.setsid()
+    time.sleep(300)
+print("ready", *[c.pid for c in children], flush=True)
+time.sleep(300)
+"""
+
+
+def run(tmp_path: Path, code: str, **options: object) -> int:
+    order = Order((sys.executable, "-c", code), tmp_path / "out", **options)  # type: ignore[arg-type]
+    return supervise(order).exit_code
+
+
+def start(tmp_path: Path, code: str, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "penstock", "run", *options, "--out", str(tmp_path / "out"), "--"]
+    return subprocess.Popen([*command, sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+
+
+def tagged(folder: Path) -> list[psutil.Process]:
+    """Processes of a run, found by the folder in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("PENSTOCK_RUN_FOLDER") == str(folder):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def gone(folder: Path, timeout_s: float = 20.0) -> bool:
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        if not tagged(folder):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_a_kill_for_memory_is_confirmed_by_a_counter(tmp_path):
+    assert run(tmp_path, GROW, memory=120_000_000) == 137
+    found = judge(tmp_path / "out")
+    assert (found.ending.kind, found.ending.confirmed) == ("kernel-oom", True)
+    assert found.shape.peak > 80_000_000
+    assert any("kept" in name for name in found.names)
+
+
+def test_exit_code_and_output_are_the_commands_own(tmp_path):
+    code = "import sys; print('hello'); print('oh', file=sys.stderr); sys.exit(7)"
+    command = [
+        sys.executable,
+        "-m",
+        "penstock",
+        "run",
+        "--out",
+        str(tmp_path / "out"),
+        "--",
+        sys.executable,
+        "-c",
+        code,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 7
+    assert done.stdout == "hello\n"
+    assert "oh\n" in done.stderr
+    assert judge(tmp_path / "out").ending.kind == "failed"
+
+
+def test_sigkill_by_a_person_is_not_called_a_memory_kill(tmp_path):
+    assert run(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)") == 137
+    found = judge(tmp_path / "out")
+    assert found.ending.kind == "killed-by-other"
+    assert not found.memory
+    assert found.causes == []
+
+
+def test_exit_137_without_a_kill_is_not_called_a_memory_kill(tmp_path):
+    assert run(tmp_path, "import sys; sys.exit(137)") == 137
+    assert not judge(tmp_path / "out").memory
+
+
+def test_a_killed_supervisor_leaves_no_orphan_and_its_evidence_can_be_judged(tmp_path):
+    supervisor = start(tmp_path, TREE)
+    assert supervisor.stdout is not None
+    assert supervisor.stdout.readline().startswith("ready")
+    time.sleep(1.0)
+    killed_at = time.time()
+    supervisor.kill()
+    supervisor.wait()
+    assert gone(tmp_path / "out")
+    evidence = read_evidence(tmp_path / "out")
+    assert evidence.end is None
+    assert killed_at - evidence.samples[-1]["t"] < 1.0
+    assert judge(tmp_path / "out").ending.kind == "lost"
+
+
+def test_a_killed_shepherd_neither_hangs_the_supervisor_nor_leaves_orphans(tmp_path):
+    supervisor = start(tmp_path, TREE)
+    assert supervisor.stdout is not None
+    supervisor.stdout.readline()
+    shepherd = next(p for p in psutil.Process(supervisor.pid).children() if "shepherd.py" in " ".join(p.cmdline()))
+    shepherd.kill()
+    assert supervisor.wait(30) == 1
+    assert gone(tmp_path / "out")
+
+
+VICTIM = """
+import os, sys, time
+worker = os.fork()
+if worker == 0:
+    open("/proc/self/oom_score_adj", "w").write("1000")
+    held = bytearray(b"x") * 40_000_000
+    time.sleep(300)
+kept = []
+while os.waitpid(worker, os.WNOHANG)[0] == 0:
+    kept.append(bytearray(b"x") * 2_000_000)
+    time.sleep(0.05)  # slowly: each process is looked at several times a second, not at every sample
+sys.exit(1)
+"""
+
+
+def test_the_victim_is_told_apart_from_the_holder(tmp_path):
+    assert run(tmp_path, VICTIM, memory=150_000_000) == 1
+    found = judge(tmp_path / "out")
+    assert found.ending.kind == "kernel-oom"
+    assert found.holder.startswith("the main process")
+    if found.ending.victims:  # where the kernel's log may be read
+        assert "worker" in found.ending.text
+        assert "not the one that held the memory" in found.holder
+
+
+def test_sigterm_reaches_the_script(tmp_path):
+    code = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(3)); print(1, flush=True); time.sleep(60)"
+    supervisor = start(tmp_path, code)
+    assert supervisor.stdout is not None
+    supervisor.stdout.readline()
+    supervisor.send_signal(signal.SIGTERM)
+    assert supervisor.wait(30) == 3
+
+
+def test_a_second_run_into_the_same_folder_is_refused(tmp_path):
+    run(tmp_path, "pass")
+    command = [sys.executable, "-m", "penstock", "run", "--out", str(tmp_path / "out"), "--", "true"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "another run" in done.stderr
+
+
+def test_a_site_customisation_of_the_user_still_runs(tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.mine = 5")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    assert run(tmp_path, "import builtins, sys; sys.exit(builtins.mine)") == 5
+
+
+def test_verdict_command_prints_json(tmp_path):
+    run(tmp_path, "raise MemoryError('Unable to allocate 12.5 GiB for an array')")
+    command = [sys.executable, "-m", "penstock", "verdict", str(tmp_path / "out"), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert found["ending"]["kind"] == "python-memory"
+    assert "12.5 GiB" in found["ending"]["text"]
+
+
+def test_without_a_cgroup_the_limit_is_kept_by_supervision(tmp_path):
+    """In a mount namespace in which no group can be made, as in most containers."""
+    mount = find_cgroups()[0].mount
+    options = ("run", "--memory", "150MB", "--out", str(tmp_path / "out"), "--", sys.executable, "-c", GROW)
+    shell = 'mount -o remount,ro,bind "$0" && exec "$@"'
+    command = ["unshare", "--mount", "/bin/sh", "-c", shell, str(mount), sys.executable, "-m", "penstock", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if not (tmp_path / "out" / "run.json").exists():
+        pytest.skip(f"no mount namespace can be made here: {done.stderr}")
+    assert done.returncode == 137
+    found = judge(tmp_path / "out")
+    assert (found.ending.kind, found.memory) == ("own-limit", True)
+    assert found.shape.peak < 200_000_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)  # 50 kills take minutes
+@pytest.mark.parametrize("seed", range(4))
+def test_two_hundred_random_kills(seed, tmp_path):
+    """Whoever is killed, and whenever: no hang, no orphan, and a verdict can be computed."""
+    import random
+
+    chance = random.Random(seed)
+    for turn in range(50):
+        folder = tmp_path / str(turn)
+        folder.mkdir()
+        supervisor = start(folder, TREE, "--memory", "500MB")
+        time.sleep(chance.uniform(0.2, 3.0))
+        pids = [supervisor.pid, *(p.pid for p in psutil.Process(supervisor.pid).children(recursive=True))]
+        os.kill(chance.choice(pids), signal.SIGKILL)
+        time.sleep(0.3)
+        if supervisor.poll() is None:
+            supervisor.send_signal(signal.SIGTERM)
+            time.sleep(0.2)
+        if supervisor.poll() is None and (folder / "out" / "run.json").exists():
+            supervisor.kill()
+        supervisor.kill()
+        supervisor.wait(30)
+        assert gone(folder / "out"), f"orphans after turn {turn}"
+        if (folder / "out" / "run.json").exists():
+            assert judge(folder / "out").ending.kind

@@ -1,0 +1,66 @@
+"""Several ranks train as one process with all their rows would: real processes on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.distribute.on_torchrun import command
+from tests.integration.ranks_job import MANY_ROWS, ROWS
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(folder: Path, ranks: int, case: str, backend: str = "torch") -> list[dict[str, Any]]:
+    folder.mkdir(exist_ok=True)
+    alone = [sys.executable, "-m", "tests.integration.ranks_job"]
+    argv = alone if ranks == 1 else command(ranks, "tests.integration.ranks_job")
+    env = {**os.environ, "KERAS_BACKEND": backend, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([*argv, str(folder), case], env=env, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def rows_of(ranks: list[dict[str, Any]]) -> Counter[int]:
+    return Counter(n for rank in ranks for n in rank["seen"])
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_two_ranks_learn_what_one_process_learns(tmp_path: Path, backend: str) -> None:
+    alone, two = run(tmp_path / "1", 1, "plain", backend), run(tmp_path / "2", 2, "plain", backend)
+    assert two[0]["weights"] == two[1]["weights"]
+    assert two[0]["weights"] == pytest.approx(alone[0]["weights"], rel=1e-4, abs=1e-5)
+    for name, values in alone[0]["history"].items():
+        assert two[0]["history"][name] == pytest.approx(values, rel=1e-4, abs=1e-5)
+        assert two[1]["history"][name] == two[0]["history"][name]
+    assert rows_of(two) == Counter(dict.fromkeys(range(ROWS), 6))  # three epochs of training and of validation
+
+
+def test_uneven_ranks_see_every_row_and_start_from_the_same_weights(tmp_path: Path) -> None:
+    ranks = run(tmp_path / "3", 3, "filter")
+    assert len({len(rank["seen"]) for rank in ranks}) > 1
+    assert rows_of(ranks) == Counter({n: 6 for n in range(ROWS) if n % 4 != 1})
+    assert ranks[0]["weights"] == ranks[1]["weights"] == ranks[2]["weights"]
+
+
+def test_when_one_rank_runs_out_of_memory_all_take_the_step_again_smaller(tmp_path: Path) -> None:
+    calm, torn = run(tmp_path / "calm", 2, "plain"), run(tmp_path / "torn", 2, "oom")
+    assert torn[0]["micros"] and torn[0]["micros"] == torn[1]["micros"]
+    assert torn[0]["weights"] == torn[1]["weights"]
+    assert torn[0]["weights"] == pytest.approx(calm[0]["weights"], rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_run_of_one_process_grows_and_shrinks_and_trains_on_every_row_once(tmp_path: Path) -> None:
+    seen: Counter[int] = Counter()
+    for ranks, steps in ((1, 3), (2, 4), (4, 5), (3, 6), (2, 20), (4, 1000)):  # the fifth goes on into the second epoch
+        seen += rows_of(run(tmp_path / "run", ranks, str(steps)))
+    assert seen == Counter(dict.fromkeys(range(MANY_ROWS), 2))
