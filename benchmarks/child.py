@@ -41,16 +41,6 @@ def forever(batches: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
             raise RuntimeError("An epoch without a batch.")
 
 
-def start_numba() -> None:
-    """Import Numba and let it start its compiler, which it puts off until first used; others start with their import.
-
-    For the baseline of memory only: penstock's own kernels are loaded afterwards and count as growth.
-    """
-    import numba
-
-    numba.njit("int64(int64)")(lambda number: number)
-
-
 def cpu_s() -> float:
     """Processor time of this process and its children, living and gone."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]

@@ -122,7 +122,7 @@ def parquet(files: int, chunks: int) -> Path:
 
 def tfrecord(files: int, chunks: int) -> Path:
     """TFRecord files of tf.train.Example: x = 40 floats, y = one integer."""
-    from penstock.sources.tfrecord_write import encode_example, frame
+    from penstock.sources.tfrecord.write import encode_example, frame
 
     def make(folder: Path) -> None:
         x, y = chunk()
@@ -137,7 +137,7 @@ def tfrecord(files: int, chunks: int) -> Path:
 
 def tfrecord_images(count: int, files: int = 8) -> Path:
     """The pictures of `images` in TFRecord files: image = JPEG bytes, label = one integer."""
-    from penstock.sources.tfrecord_write import encode_example, write_records
+    from penstock.sources.tfrecord.write import encode_example, write_records
 
     def make(folder: Path) -> None:
         found = sorted(images(count).rglob("*.jpg"))

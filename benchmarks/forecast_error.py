@@ -54,13 +54,13 @@ Row = dict[str, Any]
 
 def predict(stack: str, kind: str) -> dict[str, Any]:
     """Forecast the batch, whole and in parts; for some models the other settings, as a plain forecast compares them."""
-    from penstock.guard.forecast import ForecastOptions, forecast
+    from penstock.guard.forecast.forecast import ForecastOptions, forecast
 
     backend = None if stack == "torch" else backend_of(stack)
     options = ForecastOptions(batch=BATCH, backend=backend, probe_rows=PROBED, timeout_s=1800)
     name = f"{Path(__file__).parent / 'forecast_models.py'}:{name_of(stack, kind)}"
     example = batch(stack, kind, 32)
-    only = {} if kind in COMPARED else {"precision": "float32", "remat": False}
+    only: dict[str, Any] = {} if kind in COMPARED else {"precision": "float32", "remat": False}
     found = forecast(name, example, options=options, **only)
     said = {"whole": found.peak(), "split": found.peak(micro=MICRO), "source": found.costs[0].source}
     said["notes"] = list(found.notes)

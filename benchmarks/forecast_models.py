@@ -61,7 +61,7 @@ def torch_transformer() -> Any:
             self.head = nn.Linear(128, 10)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.head(self.blocks(self.embed(x)).mean(1))
+            return self.head(self.blocks(self.embed(x)).mean(1))  # type: ignore[no-any-return]
 
     return Transformer()
 
@@ -101,7 +101,7 @@ def torch_gru() -> Any:
             self.head = nn.Linear(192, 10)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.head(self.rnn(self.embed(x))[0][:, -1])
+            return self.head(self.rnn(self.embed(x))[0][:, -1])  # type: ignore[no-any-return]
 
     return Recurrent()
 
@@ -125,7 +125,7 @@ def torch_decoder() -> Any:
             q, k, v = cut.permute(2, 0, 3, 1, 4)
             seen = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             x = x + self.out(seen.transpose(1, 2).reshape(rows, length, width))
-            return x + self.wide(self.second(x))
+            return x + self.wide(self.second(x))  # type: ignore[no-any-return]
 
     class Decoder(nn.Module):
         def __init__(self) -> None:
@@ -138,7 +138,8 @@ def torch_decoder() -> Any:
             x = self.embed(x) + self.place
             for block in self.blocks:
                 x = block(x)
-            return self.head(x).transpose(1, 2)  # classes second, as the loss wants them
+            # classes second, as the loss wants them
+            return self.head(x).transpose(1, 2)  # type: ignore[no-any-return]
 
     return Decoder(), nn.CrossEntropyLoss()
 

@@ -24,7 +24,7 @@ def dataset(kind: str, path: str, count: int) -> Any:
     if kind == "images":
         return ps.read_images(path, size=(SIDE, SIDE)).shuffle(seed=1).batch(64)
     files = sorted(str(file) for file in Path(path).glob(f"*.{kind}"))[:count]
-    read = {"csv": ps.read_csv, "parquet": ps.read_parquet}[kind]
+    read: Any = {"csv": ps.read_csv, "parquet": ps.read_parquet}[kind]
     return read(files, label="label").shuffle(seed=1).batch(4096)
 
 
@@ -50,7 +50,7 @@ def main(kind: str, path: str, count: str) -> None:
         if optimizer is None:  # after the first pass, which gives lazy layers their size
             optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         total += loss.detach()
         rows += len(y)

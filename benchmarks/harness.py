@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypedDict
 
 from penstock.memory import Meter
 
@@ -39,6 +39,13 @@ class Options:
     def turns(self, usual: int) -> int:
         """How many rounds."""
         return self.rounds or (1 if self.quick else usual)
+
+
+class Window(TypedDict):
+    """Seconds before counting, and of counting."""
+
+    warm_s: float
+    window_s: float
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.child import Again, Build, start_numba
+from benchmarks.child import Again, Build
 from benchmarks.rows import BATCH, BLOCK, cut, race_table, tf_generator
 
 
@@ -21,7 +21,6 @@ def penstock(path: str) -> Build:
 
     import penstock as ps
 
-    start_numba()
     return lambda: ps.read_hdf5(f"{path}/table.h5", x="x", y="y").shuffle(seed=1).batch(BATCH, drop_last=True).repeat()
 
 

@@ -24,7 +24,6 @@ def run(options: Any) -> None:
     where = report.machine()
     path = data.images(64 if options.quick else 1000)
     names = list(CONTESTANTS["files"])
-    pictures.compile_once()
     more = {"load": LOAD, "idle_s": 1.0 if options.quick else 6.0}
     shape = (BATCH, SIDE, SIDE, 3)
     plan = Race(

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.child import Again, Build, start_numba
+from benchmarks.child import Again, Build
 
 BATCH, SIDE = 32, 224
 CORES = len(os.sched_getaffinity(0))
@@ -27,7 +27,6 @@ def penstock(path: str, *, fast: bool = False) -> Build:
 
     import penstock as ps
 
-    start_numba()
     return lambda: (
         ps.read_images(path, size=(SIDE, SIDE), fast=fast).shuffle(seed=1).batch(BATCH, drop_last=True).repeat()
     )
@@ -69,6 +68,7 @@ def decode(file: str, out: np.ndarray) -> None:
     import cv2
 
     picture = cv2.imdecode(np.fromfile(file, np.uint8), cv2.IMREAD_COLOR_RGB)
+    assert picture is not None
     cv2.resize(picture, (SIDE, SIDE), dst=out, interpolation=cv2.INTER_LINEAR)
 
 
@@ -110,7 +110,7 @@ def torch_loader(path: str, kind: str) -> Build:
     from PIL import Image  # noqa: F401
 
     def build() -> Any:
-        pictures = Pictures(path, kind)
+        pictures: Any = Pictures(path, kind)
         order = data.RandomSampler(range(len(pictures.files)), num_samples=len(pictures))
         return data.DataLoader(
             pictures, BATCH, sampler=order, num_workers=CORES, worker_init_fn=_one_thread, drop_last=True,
@@ -200,7 +200,6 @@ def run(options: Any) -> None:
     where = report.machine()
     path = data.images(64 if options.quick else 1000)
     names = list(CONTESTANTS["files"])
-    pictures.compile_once()
     plan = Race(
         __name__,
         "files",

@@ -25,10 +25,8 @@ def decoders() -> dict[str, Callable[[bytes], Any]]:
     import cv2
     import simplejpeg
 
-    from benchmarks.pictures import compile_once
-    from penstock.sources.decode import ImageOptions, decode_image_into
+    from penstock.sources.images.decode import ImageOptions, decode_image_into
 
-    compile_once()
     cv2.setNumThreads(0)
     plain, quick = ImageOptions(size=SIZE), ImageOptions(size=SIZE, fast=True)
     pixels, out = np.empty((375, 500, 3), np.uint8), np.empty((*SIZE, 3), np.uint8)
@@ -42,7 +40,9 @@ def decoders() -> dict[str, Callable[[bytes], Any]]:
         return cv2.resize(found, SIZE, dst=out)
 
     def opencv(data: bytes) -> Any:
-        return cv2.resize(cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB), SIZE, dst=out)
+        picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
+        assert picture is not None
+        return cv2.resize(picture, SIZE, dst=out)
 
     def luma(data: bytes) -> Any:
         return cv2.resize(simplejpeg.decode_jpeg(data, "GRAY", buffer=grey), SIZE, dst=grey_out)

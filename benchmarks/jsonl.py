@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.child import Again, Build, start_numba
+from benchmarks.child import Again, Build
 from benchmarks.rows import BATCH, BLOCK, FEATURES, cut, files_of, race_table, tf_generator
 
 NAMES = [f"f{i}" for i in range(FEATURES)]
@@ -45,7 +45,6 @@ def penstock(path: str) -> Build:
 
     import penstock as ps
 
-    start_numba()
     return lambda: ps.read_json(f"{path}/*.jsonl", label="label").shuffle(seed=1).batch(BATCH, drop_last=True).repeat()
 
 
@@ -60,7 +59,8 @@ def _blocks(path: str, parse: Callable[[bytes], tuple[np.ndarray, np.ndarray]]) 
                 while piece := file.read(_PIECE_NBYTES):
                     held.append(parse(piece + file.readline()))
                     if sum(len(y) for _, y in held) >= BLOCK:
-                        yield from cut(*(np.concatenate(part) for part in zip(*held)), rng)
+                        x, y = (np.concatenate(part) for part in zip(*held))
+                        yield from cut(x, y, rng)
                         held = []
 
     return batches

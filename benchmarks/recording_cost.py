@@ -77,16 +77,16 @@ def _open_report(folder: Path, steps: int) -> dict[str, Any]:
     events, page = write_long_run(folder / "long", steps), folder / "report.html"
     script = (
         "import resource, sys, time\n"
-        "from penstock.watch.report import picture_of, write_report\n"
+        "from penstock.watch.report import report_data, write_report\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "write_report(picture_of(sys.argv[1]), sys.argv[2])\n"
+        "write_report(report_data(sys.argv[1]), sys.argv[2])\n"
         "print(time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(events.parent), str(page)], capture_output=True, text=True, check=True
     )
     made_s, grown_kb = (float(word) for word in done.stdout.split())
-    found = {"steps": steps, "events_nbytes": events.stat().st_size, "page_nbytes": page.stat().st_size}
+    found: dict[str, Any] = {"steps": steps, "events_nbytes": events.stat().st_size, "page_nbytes": page.stat().st_size}
     found |= {"made_cpu_s": made_s, "made_growth_mb": grown_kb / 1e3, "opened_s": []}
     if find_chromium() is None:
         return found

@@ -27,7 +27,7 @@ from penstock.watch.record import Recorder
 ROWS, BATCH = 200_000, 256
 
 
-class Until(keras.callbacks.Callback):
+class Until(keras.callbacks.Callback):  # type: ignore[misc]
     """Ends the training after some seconds, counted from the first step's end, so that building is left out."""
 
     def __init__(self, seconds: float) -> None:

@@ -21,7 +21,7 @@ from benchmarks.harness import Score
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PACKAGES = (
-    "penstock", "numpy", "pyarrow", "numba", "opencv-python-headless", "simplejpeg", "pillow", "tensorflow-cpu",
+    "penstock", "numpy", "pyarrow", "opencv-python-headless", "simplejpeg", "pillow", "tensorflow-cpu",
     "torch", "grain", "spdl", "polars", "pandas", "h5py",
 )  # fmt: skip
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from benchmarks.harness import Options, Score
+    from benchmarks.harness import Options, Score, Window
 
 BATCH, FEATURES = 1024, 40
 BLOCK = 48 * BATCH
@@ -57,6 +57,6 @@ def race_table(module: str, group: str, path: Path, names: Sequence[str], option
     """All rounds over a table of 40 numbers and a label."""
     from benchmarks.harness import Race, race
 
-    times = {"warm_s": 0.3, "window_s": 0.7} if options.quick else {"warm_s": 1.0, "window_s": 2.5}
+    times: Window = {"warm_s": 0.3, "window_s": 0.7} if options.quick else {"warm_s": 1.0, "window_s": 2.5}
     plan = Race(module, group, str(path), names, (BATCH, FEATURES), "float32", options.turns(4), **times)
     return race(plan)

@@ -17,7 +17,8 @@ from benchmarks.harness import Options
 
 NAMES = (
     "images", "jpeg_decoders", "tables_csv", "tables_parquet", "tfrecord", "hdf5", "jsonl", "tar_images", "sql",
-    "s3_latency", "idle_device", "memory_growth", "million_files", "recording_cost", "train_accuracy",
+    "kernels", "first_pass", "first_minute", "s3_latency", "idle_device", "memory_growth", "million_files",
+    "recording_cost", "train_accuracy",
 )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ LOAD = 0.5
 
 def supply(urls: list[str], seconds: float) -> float:
     """Objects a second that plain parallel reads get, decoding nothing."""
-    from penstock.sources import storage
+    from penstock.sources.storage import files as storage
 
     def read(url: str) -> bytes:
         return storage.read_range(url, 0, 1 << 24)  # with its length given, one request is enough

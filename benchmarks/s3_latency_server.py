@@ -65,7 +65,7 @@ def _answer(data: bytes, asked: str, start_response: Any) -> bytes:
 def main(folder: str, latency_ms: str) -> None:
     """Serve until the parent goes."""
     import boto3
-    from moto.server import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import WSGIRequestHandler, make_server
 
     class Quiet(WSGIRequestHandler):

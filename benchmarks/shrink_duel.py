@@ -1,7 +1,7 @@
 """The child process that runs two Keras files in turn: `python -m benchmarks.shrink_duel A.keras B.keras x.npy RUNS`.
 
 Covers: the wall time and CPU time of a batch for both, run by run, so that other work on the machine meets both alike.
-Does not cover: peak memory, which needs a process for each file (penstock/shrink/measure.py).
+Does not cover: peak memory, which needs a process for each file (penstock/compress/child/measure.py).
 """
 
 from __future__ import annotations
@@ -31,4 +31,4 @@ def main(first: str, second: str, inputs: str, runs: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4], int(sys.argv[4]))  # type: ignore[misc]
+    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))

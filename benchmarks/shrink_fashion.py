@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,15 +76,15 @@ def shrunk(
     """
     import keras
 
-    from penstock.shrink import Fit, Recipe, Shrunk, export_lite, remove_channels, save_model, score
-    from penstock.shrink.kit import kit_of
-    from penstock.shrink.probe import Facts, measure
-    from penstock.shrink.spill import Spilled
-    from penstock.shrink.train import fine_tune
+    from penstock.compress import Fit, Recipe, Shrunk, export_lite, remove_channels, save_model, score
+    from penstock.compress.child.probe import ModelFacts, measure
+    from penstock.compress.child.spill import Spilled
+    from penstock.compress.framework import framework_of
+    from penstock.compress.train import fine_tune
 
     keras.utils.set_random_seed(seed)
     model = network()
-    kit, tune = kit_of(model), Fit(options.tune_epochs)
+    kit, tune = framework_of(model), Fit(options.tune_epochs)
     fine_tune(kit, model, train, Fit(options.epochs))
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(3) as side:
         folder = Path(name)
@@ -91,7 +92,7 @@ def shrunk(
         whole = save_model(model, folder / "whole.keras")
         plain, many = kit.copy(model), kit.parameters(model)
 
-        def int8() -> Facts:
+        def int8() -> ModelFacts:
             return measure(export_lite(plain, folder / "int8.tflite", "int8", calibration=train), held_out)
 
         before, small = side.submit(measure, whole, held_out), side.submit(int8)
@@ -121,7 +122,7 @@ def against(whole: Path, half: Path, test: Rows, runs: int) -> dict[str, list[fl
     """Whole against half, run by run in one process: only what is measured side by side can be compared."""
     inputs = whole.with_name("x.npy")
     np.save(inputs, next(iter(test))[0])
-    command = [sys.executable, "-m", "benchmarks.shrink_duel", whole, half, inputs, str(runs)]
+    command = [sys.executable, "-m", "benchmarks.shrink_duel", str(whole), str(half), str(inputs), str(runs)]
     done = subprocess.run(command, env=os.environ | ONE_THREAD, capture_output=True, text=True, check=True)
     found: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -142,11 +143,11 @@ def students(teacher: Any, test: Rows, options: argparse.Namespace) -> dict[str,
     """Accuracy of half-width students with and without the teacher: the same rows, epochs and start for both."""
     import keras
 
-    from penstock.shrink import Fit, distill, score, width
-    from penstock.shrink.kit import kit_of
-    from penstock.shrink.train import fine_tune
+    from penstock.compress import Fit, distill, score, width
+    from penstock.compress.framework import framework_of
+    from penstock.compress.train import fine_tune
 
-    kit, fit, train = kit_of(teacher), Fit(options.student_epochs), Rows("train", options.student_rows, 64)
+    kit, fit, train = framework_of(teacher), Fit(options.student_epochs), Rows("train", options.student_rows, 64)
     found: dict[str, list[float]] = {"alone": [], "distilled": []}
     with tempfile.TemporaryDirectory() as cache:
         for seed in range(options.seeds):
@@ -158,7 +159,7 @@ def students(teacher: Any, test: Rows, options: argparse.Namespace) -> dict[str,
                     fine_tune(kit, student, train, fit)
                 else:
                     distill(teacher, student, train, temperature=2.0, alpha=0.5, fit=fit, cache=cache)
-                results.append(score(lambda x, s=student: kit.predict(s, x), test).value)
+                results.append(score(partial(kit.predict, student), test).value)
     return found
 
 

@@ -7,12 +7,15 @@ Does not cover: images in columns, other databases. The server runs on the same 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.child import Again, Build, start_numba
+from benchmarks.child import Again, Build
 from benchmarks.rows import BATCH, BLOCK, FEATURES, cut
+
+if TYPE_CHECKING:
+    from benchmarks.harness import Window
 
 NAMES = [f"f{i}" for i in range(FEATURES)]
 QUERY = f"select {', '.join(NAMES)}, label from numbers"
@@ -23,8 +26,6 @@ def penstock(path: str) -> Build:
     import adbc_driver_postgresql.dbapi  # noqa: F401  (penstock imports both when a reader needs them)
 
     import penstock as ps
-
-    start_numba()
 
     def build() -> Any:
         query = QUERY.replace("label from", "label, id from")
@@ -121,7 +122,7 @@ def run(options: Any) -> None:
         return
     with postgres_server.server() as uri:
         rows = fill(uri, 2 if options.quick else 20)
-        times = {"warm_s": 0.3, "window_s": 1.0} if options.quick else {"warm_s": 1.0, "window_s": 4.0}
+        times: Window = {"warm_s": 0.3, "window_s": 1.0} if options.quick else {"warm_s": 1.0, "window_s": 4.0}
         plan = Race(
             __name__, "sql", uri, names, (BATCH, FEATURES), "float32", options.turns(4), timeout_s=120.0, **times
         )

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.child import Again, Build, start_numba
+from benchmarks.child import Again, Build
 from benchmarks.rows import BATCH, BLOCK, FEATURES, TF_BLOCK, cut, files_of, race_table, tf_rows
 
 NAMES = [f"f{i}" for i in range(FEATURES)]
@@ -21,7 +21,6 @@ def penstock(path: str) -> Build:
     """The quick start, repeated."""
     import penstock as ps
 
-    start_numba()
     return lambda: ps.read_csv(f"{path}/*.csv", label="label").shuffle(seed=1).batch(BATCH, drop_last=True).repeat()
 
 

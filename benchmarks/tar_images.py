@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.child import Build, start_numba
+from benchmarks.child import Build
 from benchmarks.images import BATCH, CORES, SIDE
 
 SHARDS = 8
@@ -45,8 +45,6 @@ def penstock(path: str) -> Build:
 
     import penstock as ps
 
-    start_numba()
-
     def build() -> Any:
         found = ps.read_webdataset(f"{path}/*.tar", sample=("jpg", "cls"), size=(SIDE, SIDE))
         return found.shuffle(seed=1).batch(BATCH, drop_last=True).repeat()
@@ -59,6 +57,7 @@ def _with_opencv(sample: dict[str, Any]) -> tuple[np.ndarray, int]:
 
     cv2.setNumThreads(0)
     picture = cv2.imdecode(np.frombuffer(sample["jpg"], np.uint8), cv2.IMREAD_COLOR_RGB)
+    assert picture is not None
     return cv2.resize(picture, (SIDE, SIDE), interpolation=cv2.INTER_LINEAR), int(sample["cls"])
 
 
@@ -112,7 +111,6 @@ def run(options: Any) -> None:
     where = report.machine()
     path = tars(64 if options.quick else 1000)
     names = list(CONTESTANTS["tars"])
-    pictures.compile_once()
     shape = (BATCH, SIDE, SIDE, 3)
     scores = race(Race(__name__, "tars", str(path), names, shape, "uint8", options.turns(4), **pictures.times(options)))
     verdicts = [

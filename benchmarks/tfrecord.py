@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.child import Build, start_numba
+from benchmarks.child import Build
 from benchmarks.rows import BATCH, BLOCK, FEATURES, TF_BLOCK, race_table, tf_rows
 
 IMAGES, SIDE = 32, 224
@@ -19,7 +19,6 @@ def penstock(path: str) -> Build:
     """The quick start, repeated; checksums are checked, as tf.data does."""
     import penstock as ps
 
-    start_numba()
     return lambda: (
         ps.read_tfrecords(f"{path}/*.tfrecord", label="y").shuffle(seed=1).batch(BATCH, drop_last=True).repeat()
     )
@@ -91,8 +90,6 @@ def penstock_jpeg(path: str) -> Build:
 
     import penstock as ps
 
-    start_numba()
-
     def build() -> Any:
         found = ps.read_tfrecords(f"{path}/*.tfrecord", label="label", images="image", size=(SIDE, SIDE))
         return found.shuffle(seed=1).batch(IMAGES, drop_last=True).repeat()
@@ -163,7 +160,6 @@ def _run_jpeg(options: Any) -> None:
     where = report.machine()
     path = data.tfrecord_images(64 if options.quick else 1000)
     names = list(CONTESTANTS["jpeg"])
-    pictures.compile_once()
     shape = (IMAGES, SIDE, SIDE, 3)
     scores = race(Race(__name__, "jpeg", str(path), names, shape, "uint8", options.turns(4), **pictures.times(options)))
     verdicts = [

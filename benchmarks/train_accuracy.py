@@ -154,7 +154,7 @@ def in_memory(case: Case, seeds: int, limit: int | None) -> None:
 
 def with_penstock(case: Case, seed: int, limit: int, folder: Path) -> None:
     """Accuracy of predictions after `penstock train` under the limit, and the run's peak."""
-    from penstock.train.keras_predict import predict  # after KERAS_BACKEND is set
+    from penstock.train.keras.predict import predict  # after KERAS_BACKEND is set
 
     run = folder / "runs" / f"{case.kind}-{seed}-{os.getpid()}"
     words = [case.train, "--memory", str(limit), "--batch", str(BATCH[case.kind]), "--val", "0", "--out", str(run)]

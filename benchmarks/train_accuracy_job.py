@@ -85,7 +85,7 @@ def main(kind: str, train: str, test: str, seeds: str) -> None:
     (x, y), (tx, ty), spec = load(kind, train, test)
     import keras
 
-    from penstock.train.keras_models import compile_model, small_model
+    from penstock.train.keras.models import compile_model, small_model
     from penstock.train.recipe import Target
 
     classes = tuple(str(n) for n in sorted(set(y.tolist())))

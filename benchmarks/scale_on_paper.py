@@ -1,0 +1,125 @@
+"""1,000 ranks and 100 TB, on paper: the product's own order and position code over a source that only has numbers.
+
+`python -m benchmarks.scale_on_paper` writes results/scale_on_paper.{md,json}. No byte is read: what is measured is the
+arithmetic that every rank does (which rows are mine), the size and cost of positions, and dividing an epoch anew.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock.core.block import Block
+from penstock.core.schema import Field, Schema
+from penstock.core.source import OnError
+from penstock.dataset import Dataset
+
+RESULTS = Path(__file__).parent / "results"
+ROW_NBYTES = 100_000
+ROWS = 1_000_000_000
+RANKS = 1_000
+PER_HOST = 8
+BATCH = 256
+
+
+class Numbers:
+    """A dataset of a billion pictures, of which a row is its number."""
+
+    label = "100 TB of pictures"
+    on_error = OnError("raise", None)
+
+    def schema(self) -> Schema:
+        return Schema((Field("n", np.dtype(np.int64), ()),), "n")
+
+    def num_rows(self) -> int:
+        return ROWS
+
+    def fetch_nbytes(self, rows: int) -> int:
+        return 8 * rows
+
+    def fetch(self, rows: np.ndarray) -> np.ndarray:
+        return rows
+
+    def decode(self, fetched: np.ndarray) -> Block:
+        return Block({"n": fetched}, "n")
+
+    def decode_into(self, fetched: np.ndarray, out: Mapping[str, np.ndarray]) -> None:
+        out["n"][:] = fetched
+
+    def fingerprint(self) -> str:
+        return "numbers"
+
+
+def dataset(rank: int, world: int) -> Dataset:
+    return Dataset.of(Numbers()).shuffle(seed=1).shard(rank, world).batch(BATCH)
+
+
+def first_batches(rank: int, world: int, steps: int, at: Any = None) -> tuple[list[np.ndarray], Any, float]:
+    """A rank's first batches, its position, and the seconds until the first batch."""
+    ds = dataset(rank, world)
+    began = time.perf_counter()
+    ds = ds if at is None else ds.resume(at)
+    found = []
+    with iter(ds) as batches:
+        for _ in range(steps):
+            found.append(np.array(next(batches)))
+            if len(found) == 1:
+                first_s = time.perf_counter() - began
+        return found, batches.position, first_s
+
+
+def coverage(rows: np.ndarray) -> float:
+    """Of 100 stretches of the dataset, those that 256 rows come from, against a uniform shuffle."""
+    return len(np.unique(rows * 100 // ROWS)) / (100 * (1 - 0.99**BATCH))
+
+
+def measure() -> dict[str, Any]:
+    ranks = [first_batches(rank, RANKS, 2) for rank in range(RANKS)]
+    rows = np.concatenate([row for batches, _, _ in ranks for row in batches])
+    positions = [position for _, position, _ in ranks]
+    lengths = [len(json.dumps(position)) for position in positions]
+    began = time.perf_counter()
+    later, position, _ = first_batches(0, 900, 4, positions)
+    merged_s = time.perf_counter() - began
+    return {
+        "rows": ROWS,
+        "nbytes": ROWS * ROW_NBYTES,
+        "ranks": RANKS,
+        "rows seen in two steps": len(rows),
+        "of them more than once": int(len(rows) - len(np.unique(rows))),
+        "coverage of a rank's batch, least": min(coverage(b) for batches, _, _ in ranks for b in batches),
+        "position of a rank, most bytes": max(lengths),
+        "seconds to the first batch, median": float(np.median([seconds for _, _, seconds in ranks])),
+        "seconds to go on with 900 ranks instead of 1,000": merged_s,
+        "position after that, bytes": len(json.dumps(position)),
+        "seen again after that": int(np.isin(np.concatenate(later), rows).sum()),
+        "bytes a host reads per epoch": ROWS * ROW_NBYTES * PER_HOST // RANKS,
+        "steps per epoch": len(dataset(0, RANKS)),
+    }
+
+
+def main() -> None:
+    found = measure()
+    lines = [
+        f"| {name} | {value:,.4g} |" if isinstance(value, float) else f"| {name} | {value:,} |"
+        for name, value in found.items()
+    ]
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "scale_on_paper.json").write_text(json.dumps(found, indent=1) + "\n")
+    text = [
+        "# 1,000 ranks, 100 TB: the order and position code",
+        "",
+        "2 cores, 2026-11-18; the machine was shared.",
+        "",
+    ]
+    (RESULTS / "scale_on_paper.md").write_text("\n".join([*text, "| | |", "|---|---|", *lines]) + "\n")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
