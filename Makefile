@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint bench bench-shrink clean
+.PHONY: help setup native wheels demo test coverage test-slow test-sanitized fuzz-native lint bench bench-shrink clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/'
@@ -12,7 +12,7 @@ help:  ## this list
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	touch $@
 
-.venv/.ready: .venv/.base pyproject.toml requirements-dev.txt
+.venv/.ready: .venv/.base pyproject.toml setup.py requirements-dev.txt
 	$(BIN)/python -m pip install --quiet torch==2.13.0
 	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --no-deps -e .
@@ -29,27 +29,60 @@ help:  ## this list
 	$(BIN)/python -m pip install --quiet -r requirements-bench.txt -c requirements-dev.txt
 	touch $@
 
-setup: .venv/.ready  ## make the virtual environment
+# `pip install` above has built the kernels; this rebuilds them when a C file changed, without pip.
+KERNELS := penstock/native/_kernels.so
+$(KERNELS): .venv/.ready $(wildcard native/*.c native/*.h native/build.py)
+	$(BIN)/python native/build.py || { $(BIN)/python -m pip install --quiet ziglang==0.17.0 && $(BIN)/python native/build.py; }
+	touch $@
 
-demo: .venv/.ready  ## a dataset larger than memory: the naive job dies, penstock trains
+setup: .venv/.ready $(KERNELS)  ## make the virtual environment
+
+native:  ## compile the kernels in place; needs no virtual environment
+	$(PYTHON) native/build.py
+
+demo: .venv/.ready $(KERNELS)  ## a dataset larger than memory: the naive job dies, penstock trains
 	$(BIN)/python -m penstock demo
 
-test: .venv/.ready .venv/.chromium  ## all tests
+test: .venv/.ready $(KERNELS) .venv/.chromium  ## all tests
 	$(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder tests/contract tests/fuzz tests/unit
 	$(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder tests/integration
 
-test-slow: .venv/.ready .venv/.chromium  ## the tests that take minutes
+coverage: .venv/.ready $(KERNELS)  ## how much of the package unit and contract tests run, with a floor
+	$(BIN)/coverage run --concurrency=thread -m pytest -q -m "not slow" -p no:cacheprovider tests/unit tests/contract
+	$(BIN)/coverage report
+
+test-slow: .venv/.ready $(KERNELS) .venv/.chromium  ## the tests that take minutes
 	$(BIN)/python -m pytest -q -m slow
+
+# The kernels with AddressSanitizer and UndefinedBehaviorSanitizer (GCC's, which a Python that knows nothing of them can
+# load first). Python's own leaks and its allocator are none of its business. detect_odr_violation: one object a level.
+# allocator_may_return_null: libraries ask for what a damaged footer says, and bear a refusal.
+SANITIZED := build/native/sanitized.so
+test-sanitized: .venv/.ready  ## unit and fuzz tests of the kernels under ASan and UBSan (needs gcc)
+	CC=gcc $(BIN)/python native/build.py --sanitize --out $(SANITIZED)
+	LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0:detect_odr_violation=0:allocator_may_return_null=1 PYTHONMALLOC=malloc \
+	  PENSTOCK_KERNELS_PATH=$(SANITIZED) PENSTOCK_FUZZ=$${PENSTOCK_FUZZ:-1000} $(BIN)/python -m pytest -q -p no:cacheprovider \
+	  tests/unit/native tests/fuzz/test_fuzz_tfrecord.py tests/fuzz/test_fuzz_sql.py tests/fuzz/test_fuzz_json.py \
+	  tests/fuzz/test_fuzz_images.py tests/fuzz/test_fuzz_tables.py
+
+SECONDS ?= 600
+fuzz-native:  ## libFuzzer on every kernel that reads files, SECONDS=600 each (needs clang)
+	$(PYTHON) native/fuzz/run.py --seconds $(SECONDS)
+
+wheels: .venv/.ready  ## wheels for Linux x86-64 and aarch64 under dist/; pip fetches a compiler for both (ziglang)
+	for machine in x86_64 aarch64; do rm -rf build/lib build/bdist* && \
+	  PENSTOCK_WHEEL_TARGET=$$machine-linux-gnu.2.17 $(BIN)/python -m pip wheel --quiet --no-deps -w dist . || exit 1; done
+	$(BIN)/python native/build.py
 
 lint: .venv/.ready  ## style and types
 	$(BIN)/ruff check penstock tests benchmarks examples
 	$(BIN)/ruff format --check penstock tests benchmarks examples
 	$(BIN)/mypy
 
-bench: .venv/.bench  ## speed and memory against peers, results under benchmarks/results
+bench: .venv/.bench $(KERNELS)  ## speed and memory against peers, results under benchmarks/results
 	$(BIN)/python -m benchmarks.run
 
-bench-shrink: .venv/.ready  ## smaller models on Fashion-MNIST (installs Debian's dataset-fashion-mnist)
+bench-shrink: .venv/.ready $(KERNELS)  ## smaller models on Fashion-MNIST (installs Debian's dataset-fashion-mnist)
 	KERAS_BACKEND=tensorflow $(BIN)/python -m benchmarks.shrink_fashion
 
 clean:  ## remove what make made
