@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import resource
 import signal
+import stat
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,16 @@ def wide(x: Any) -> np.ndarray:
 
 
 def used(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    """Bytes of all files, while nobody adds or removes one; a file that has two names for a moment counts once."""
+    with CacheFolder(str(folder), None).locked():
+        return sum({status.st_ino: status.st_size for status in statuses(folder)}.values())
+
+
+def statuses(folder: Path) -> Iterator[os.stat_result]:
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # renamed since it was listed
+            if stat.S_ISREG((status := path.stat()).st_mode):
+                yield status
 
 
 def told(kind: str) -> list[Any]:
