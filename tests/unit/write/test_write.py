@@ -90,7 +90,7 @@ def test_a_killed_write_goes_on_to_the_same_files(format, tmp_path):
         def slow(rows, nbytes):
             if rows == 30:
                 print("ready", flush=True)
-            time.sleep(0.002)
+                time.sleep(60)
         pictures(60).write(sys.argv[1], "{format}", shard_size="10KB", progress=slow)
     """
     child = subprocess.Popen(
