@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.core.block import Block
 from penstock.core.schema import Field, Schema
-from penstock.core.source import OnError
+from penstock.core.source import NEW_MEMORY, Buffers, OnError
 from penstock.dataset import Dataset
 
 RESULTS = Path(__file__).parent / "results"
@@ -45,10 +45,10 @@ class Numbers:
     def fetch(self, rows: np.ndarray) -> np.ndarray:
         return rows
 
-    def decode(self, fetched: np.ndarray) -> Block:
+    def decode(self, fetched: np.ndarray, buffers: Buffers = NEW_MEMORY) -> Block:
         return Block({"n": fetched}, "n")
 
-    def decode_into(self, fetched: np.ndarray, out: Mapping[str, np.ndarray]) -> None:
+    def decode_into(self, fetched: np.ndarray, out: Mapping[str, np.ndarray], buffers: Buffers = NEW_MEMORY) -> None:
         out["n"][:] = fetched
 
     def fingerprint(self) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.core.block import Block
 from penstock.core.schema import Field, Schema
-from penstock.core.source import OnError
+from penstock.core.source import NEW_MEMORY, Buffers, OnError
 
 
 class NumberRows:
@@ -32,10 +32,10 @@ class NumberRows:
     def fetch(self, rows: np.ndarray) -> Any:
         return rows
 
-    def decode(self, fetched: Any) -> Block:
+    def decode(self, fetched: Any, buffers: Buffers = NEW_MEMORY) -> Block:
         return Block({"value": fetched.copy()}, "value", lambda i: f"number {fetched[i]}")
 
-    def decode_into(self, fetched: Any, out: Mapping[str, np.ndarray]) -> None:
+    def decode_into(self, fetched: Any, out: Mapping[str, np.ndarray], buffers: Buffers = NEW_MEMORY) -> None:
         out["value"][:] = fetched
 
     def fingerprint(self) -> str:
@@ -63,7 +63,7 @@ class NumberUnits:
     def unit_nbytes(self, unit: int) -> int:
         return 8 * min(self.part_rows, self.sizes[unit])
 
-    def open(self, unit: int, part: int = 0) -> Iterator[Block]:
+    def open(self, unit: int, part: int = 0, buffers: Buffers = NEW_MEMORY) -> Iterator[Block]:
         self.opened.append((unit, part))
         start = sum(self.sizes[:unit])
         end = start + self.sizes[unit]
@@ -92,6 +92,6 @@ class NumberPieces(NumberUnits):
     def pieces_nbytes(self, count: int) -> int:
         return 8 * count * self.piece_rows
 
-    def read_pieces(self, pieces: np.ndarray) -> Block:
+    def read_pieces(self, pieces: np.ndarray, buffers: Buffers = NEW_MEMORY) -> Block:
         values = (pieces[:, None] * self.piece_rows + np.arange(self.piece_rows)).reshape(-1)
         return Block({"value": values[values < self.count]}, "value")

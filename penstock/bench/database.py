@@ -21,7 +21,7 @@ import pyarrow as pa
 from penstock.bench.limits import HELD_NBYTES, READERS, in_threads, leased
 from penstock.bench.sample import BenchSubject, Sampled, SampledUnits, cut_blocks
 from penstock.core.block import Block
-from penstock.core.source import BLOCK_NBYTES
+from penstock.core.source import BLOCK_NBYTES, NEW_MEMORY, Buffers
 from penstock.core.wrapped_source import WrappedUnits
 from penstock.dataset import Dataset
 from penstock.sources.sql.source import SqlSource
@@ -47,8 +47,8 @@ class HeldRows(WrappedUnits):
     def one_block(self, unit: int) -> bool:
         return self.rows is None
 
-    def open(self, unit: int, part: int = 0) -> Iterator[Block]:
-        blocks = iter([self._shaped(self.fetched[unit])])
+    def open(self, unit: int, part: int = 0, buffers: Buffers = NEW_MEMORY) -> Iterator[Block]:
+        blocks = iter([self._shaped(self.fetched[unit], buffers)])
         yield from itertools.islice(cut_blocks(blocks, self.rows) if self.rows else blocks, part, None)
 
     def fingerprint(self) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from penstock.core.block import Block
 from penstock.core.errors import DataError, NotFound
-from penstock.core.source import BLOCK_NBYTES, RowSource, UnitSource
+from penstock.core.source import BLOCK_NBYTES, NEW_MEMORY, Buffers, RowSource, UnitSource
 from penstock.core.wrapped_source import WrappedRows, WrappedUnits, closing
 from penstock.dataset import Dataset
 from penstock.plan.steps import Read
@@ -74,9 +74,9 @@ class SampledUnits(WrappedUnits):
     def one_block(self, unit: int) -> bool:
         return self.rows is None and (self.blocks == 1 or super().one_block(int(self.units[unit])))
 
-    def open(self, unit: int, part: int = 0) -> Iterator[Block]:
+    def open(self, unit: int, part: int = 0, buffers: Buffers = NEW_MEMORY) -> Iterator[Block]:
         # Cut blocks are counted from the start of the unit: how many a block gives is known only when it is read.
-        blocks, rows = self.source.open(int(self.units[unit]), 0 if self.rows else part), self.rows
+        blocks, rows = self.source.open(int(self.units[unit]), 0 if self.rows else part, buffers), self.rows
         if rows is None:
             return closing(blocks, lambda found: itertools.islice(found, max(0, self.blocks - part)))
         return closing(

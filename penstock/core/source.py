@@ -1,6 +1,7 @@
 """What the engine asks of a dataset on storage.
 
-Covers: the two protocols every reader implements and the policy for damaged data.
+Covers: the two protocols every reader implements, the memory that they are given to read into, and the policy for
+damaged data.
 Does not cover: any format (sources/), the order in which units are read (order/).
 
 There are two kinds. A `RowSource` can fetch any row for itself (images, arrays): it gets an exact
@@ -8,6 +9,9 @@ global shuffle. A `UnitSource` reads stretches (a byte range of a CSV file, a ro
 shuffle of units plus a window of mixed rows. Both are cheap, picklable descriptions: files are opened
 in `open` and `fetch`, never in a constructor. A source of files also has `remote`: whether some of them have to be
 fetched from a store, so that a cache may keep their bytes.
+
+What fills large arrays takes `buffers`, from the run that reads: a source that makes its own arrays may leave them
+alone. Without a run (a schema, a test) arrays are new.
 """
 
 from __future__ import annotations
@@ -24,6 +28,38 @@ from penstock.core.errors import BadData, InvalidInput, TooManyErrors
 from penstock.core.schema import Schema
 
 Piece = TypeVar("Piece")
+
+
+class BytesOnLease(Protocol):
+    """Bytes of a run's budget."""
+
+    def resize(self, nbytes: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Buffers(Protocol):
+    """The memory of one run, for those who read for it."""
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """As np.empty, in memory that was used before where the array is large."""
+
+    def lease(self, nbytes: int, who: str) -> BytesOnLease | None:
+        """Bytes of the run's budget for a buffer that is the caller's own; None where no budget has to know."""
+
+
+class NewMemory:
+    """The `Buffers` of a read without a run."""
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """A new array."""
+        return np.empty(shape, dtype)
+
+    def lease(self, nbytes: int, who: str) -> None:
+        """No budget has to know."""
+
+
+NEW_MEMORY = NewMemory()
 
 BLOCK_NBYTES = 8_000_000
 """Decoded size that a source aims at for one block: large enough to hide Python, small enough to mix many."""
@@ -130,7 +166,7 @@ class UnitSource(Protocol):
     def unit_nbytes(self, unit: int) -> int:
         """Bytes that reading one block of this unit holds at its peak, read bytes and result together."""
 
-    def open(self, unit: int, part: int = 0) -> Iterator[Block]:
+    def open(self, unit: int, part: int = 0, buffers: Buffers = NEW_MEMORY) -> Iterator[Block]:
         """The unit's blocks from number `part` on. Closing the iterator closes its files."""
 
     def fingerprint(self) -> str:
@@ -161,7 +197,7 @@ class PieceSource(Protocol):
     def pieces_nbytes(self, count: int) -> int:
         """Bytes that reading so many pieces at once holds at its peak, read bytes and result together."""
 
-    def read_pieces(self, pieces: np.ndarray) -> Block:
+    def read_pieces(self, pieces: np.ndarray, buffers: Buffers = NEW_MEMORY) -> Block:
         """The rows of the given pieces, one piece after the other."""
 
 
@@ -192,10 +228,10 @@ class RowSource(Protocol):
     def fetch(self, rows: np.ndarray) -> Any:
         """Input and output only: the stored bytes of the rows (int64 numbers, any order)."""
 
-    def decode(self, fetched: Any) -> Block:
+    def decode(self, fetched: Any, buffers: Buffers = NEW_MEMORY) -> Block:
         """Computing only: fetched bytes to rows. Damaged rows go to `on_error` and are left out."""
 
-    def decode_into(self, fetched: Any, out: Mapping[str, np.ndarray]) -> None:
+    def decode_into(self, fetched: Any, out: Mapping[str, np.ndarray], buffers: Buffers = NEW_MEMORY) -> None:
         """As `decode`, written into the given arrays (a row each). Only for a fixed schema; damage raises."""
 
     def fingerprint(self) -> str: ...

@@ -13,7 +13,16 @@ import numpy as np
 
 from penstock.core.block import Block
 from penstock.core.schema import Schema
-from penstock.core.source import OnError, RowSource, Source, TellsLastBlock, UnitSource, decoded_nbytes
+from penstock.core.source import (
+    NEW_MEMORY,
+    Buffers,
+    OnError,
+    RowSource,
+    Source,
+    TellsLastBlock,
+    UnitSource,
+    decoded_nbytes,
+)
 
 S = TypeVar("S", bound=Source)
 
@@ -61,11 +70,11 @@ class WrappedRows(Wrapped[RowSource]):
     def fetch(self, rows: np.ndarray) -> Any:
         return self.source.fetch(rows)
 
-    def decode(self, fetched: Any) -> Block:
-        return self.source.decode(fetched)
+    def decode(self, fetched: Any, buffers: Buffers = NEW_MEMORY) -> Block:
+        return self.source.decode(fetched, buffers)
 
-    def decode_into(self, fetched: Any, out: Mapping[str, np.ndarray]) -> None:
-        self.source.decode_into(fetched, out)
+    def decode_into(self, fetched: Any, out: Mapping[str, np.ndarray], buffers: Buffers = NEW_MEMORY) -> None:
+        self.source.decode_into(fetched, out, buffers)
 
 
 class WrappedUnits(Wrapped[UnitSource]):
@@ -88,8 +97,8 @@ class WrappedUnits(Wrapped[UnitSource]):
         """Whether it is known that nothing comes after the first block of a unit."""
         return isinstance(self.source, TellsLastBlock) and self.source.one_block(unit)
 
-    def open(self, unit: int, part: int = 0) -> Iterator[Block]:
-        return self.source.open(unit, part)
+    def open(self, unit: int, part: int = 0, buffers: Buffers = NEW_MEMORY) -> Iterator[Block]:
+        return self.source.open(unit, part, buffers)
 
 
 def closing(blocks: Iterator[Block], through: Callable[[Iterator[Block]], Iterator[Block]]) -> Iterator[Block]:

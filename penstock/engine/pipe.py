@@ -13,6 +13,7 @@ import weakref
 
 from penstock.core.errors import OutOfMemory
 from penstock.core.events import events
+from penstock.core.source import NEW_MEMORY, Buffers
 from penstock.engine.buffers.array_memory import ArrayMemory
 from penstock.engine.buffers.batch import SlabPool
 from penstock.engine.buffers.blocks import BlockBuffers
@@ -167,3 +168,9 @@ def pipe() -> Pipe:
     if _pipe.pid != os.getpid():
         _pipe = Pipe()
     return _pipe
+
+
+def memory_of_runs() -> Buffers:
+    """Buffers on the budget of this process's runs, for a step that decodes inside a map."""
+    budget = pipe().budget
+    return NEW_MEMORY if budget is None else BlockBuffers(budget)

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 
 from penstock.core.block import Block
-from penstock.core.source import PieceSource, RowSource, Source, UnitSource
+from penstock.core.source import NEW_MEMORY, Buffers, PieceSource, RowSource, Source, UnitSource
 from penstock.core.wrapped_source import WrappedRows, WrappedUnits, closing
 
 Side = Literal["train", "val"]
@@ -150,10 +150,10 @@ class UnitSide(WrappedUnits):
         assert self._pieces is not None
         return self._pieces.pieces_nbytes(count)
 
-    def read_pieces(self, pieces: np.ndarray) -> Block:
+    def read_pieces(self, pieces: np.ndarray, buffers: Buffers = NEW_MEMORY) -> Block:
         """Pieces of this side, by their numbers on this side."""
         assert self._pieces is not None
-        return self._pieces.read_pieces(self.rule.rows(pieces, self._pieces.num_pieces(), self.side))
+        return self._pieces.read_pieces(self.rule.rows(pieces, self._pieces.num_pieces(), self.side), buffers)
 
     def decoded_nbytes(self) -> int:
         """This side's share of the whole."""
@@ -171,10 +171,10 @@ class UnitSide(WrappedUnits):
             return self._pieces.pieces_nbytes(len(self._pieces_of(unit)))
         return int(self.source.unit_nbytes(unit) * (2 if self.side == "train" else 1.5))
 
-    def open(self, unit: int, part: int = 0) -> Iterator[Block]:
+    def open(self, unit: int, part: int = 0, buffers: Buffers = NEW_MEMORY) -> Iterator[Block]:
         """The blocks of a unit, with only the rows of this side."""
         if self._pieces is not None:
-            return map(self.read_pieces, [self._pieces_of(unit)][part:])
+            return (self.read_pieces(pieces, buffers) for pieces in [self._pieces_of(unit)][part:])
 
         def thinned(blocks: Iterator[Block]) -> Iterator[Block]:
             for number, block in enumerate(blocks, part):
@@ -182,7 +182,7 @@ class UnitSide(WrappedUnits):
                 yield block if len(keep) == block.nrows else block.take(keep)
                 del block
 
-        return closing(self.source.open(unit, part), thinned)
+        return closing(self.source.open(unit, part, buffers), thinned)
 
     def _pieces_of(self, unit: int) -> np.ndarray:
         """The neighbouring pieces that are read as one unit."""

@@ -21,7 +21,7 @@ import pyarrow as pa
 from penstock.core.block import Block, Column, value_nbytes
 from penstock.core.errors import DataError, InvalidInput, MapError
 from penstock.core.schema import OBJECT, Field, Schema, schema_of
-from penstock.core.source import BLOCK_NBYTES, OnError, blocks_from
+from penstock.core.source import BLOCK_NBYTES, NEW_MEMORY, Buffers, OnError, blocks_from
 from penstock.core.tree import flatten
 
 BLOCK_ROWS = 4096
@@ -84,7 +84,7 @@ class GeneratorSource:
         names = [name_of(function) for function in self.functions]
         return hashlib.sha256(repr((names, str(self.schema()), self.rows)).encode()).hexdigest()[:32]
 
-    def open(self, unit: int, part: int = 0) -> Iterator[Block]:
+    def open(self, unit: int, part: int = 0, buffers: Buffers = NEW_MEMORY) -> Iterator[Block]:
         """Blocks of a function's samples; the first `part` blocks are run through and dropped."""
         function = self.functions[unit]
         samples = iter(run(function))

@@ -15,7 +15,7 @@ import numpy as np
 from penstock.core.block import Block
 from penstock.core.errors import BadData, NotFound
 from penstock.core.schema import OBJECT, Field, Schema, schema_of
-from penstock.core.source import OnError
+from penstock.core.source import NEW_MEMORY, Buffers, OnError
 from penstock.core.tree import flatten
 from penstock.sources.listing.packed_names import PathIndex
 
@@ -41,14 +41,14 @@ class FileNames:
     def fetch(self, rows: np.ndarray) -> np.ndarray:
         return rows
 
-    def decode(self, fetched: np.ndarray) -> Block:
+    def decode(self, fetched: np.ndarray, buffers: Buffers = NEW_MEMORY) -> Block:
         names = np.empty(len(fetched), dtype=object)
         for place, row in enumerate(fetched):
             names[place] = self._files.path(int(row))
         return Block({PATH: names}, PATH, lambda i: str(names[i]))
 
-    def decode_into(self, fetched: np.ndarray, out: Mapping[str, np.ndarray]) -> None:
-        out[PATH][:] = self.decode(fetched).columns[PATH]
+    def decode_into(self, fetched: np.ndarray, out: Mapping[str, np.ndarray], buffers: Buffers = NEW_MEMORY) -> None:
+        out[PATH][:] = self.decode(fetched, buffers).columns[PATH]
 
     def fingerprint(self) -> str:
         ends = [self._files.path(row) for row in (0, len(self) - 1)] if len(self) else []
@@ -91,7 +91,7 @@ class Items:
     def fetch(self, rows: np.ndarray) -> np.ndarray:
         return rows
 
-    def decode(self, fetched: np.ndarray) -> Block:
+    def decode(self, fetched: np.ndarray, buffers: Buffers = NEW_MEMORY) -> Block:
         kept: list[int] = []
         found: list[dict[str, Any]] = []
         for row in fetched:
@@ -105,8 +105,8 @@ class Items:
         columns = {name: _column([leaves[name] for leaves in found]) for name in schema.names}
         return Block(columns, schema.tree, lambda i: f"{self.label}, item {kept[i]}")
 
-    def decode_into(self, fetched: np.ndarray, out: Mapping[str, np.ndarray]) -> None:
-        block = self.decode(fetched)
+    def decode_into(self, fetched: np.ndarray, out: Mapping[str, np.ndarray], buffers: Buffers = NEW_MEMORY) -> None:
+        block = self.decode(fetched, buffers)
         for name, array in out.items():
             np.copyto(array, block.columns[name], casting="same_kind")
 

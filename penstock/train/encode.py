@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.engine.pipe import memory_of_runs
 from penstock.sources.images.decode import ImageOptions, decode_image_into
 from penstock.train.inspect import as_row
 from penstock.train.learn import side_by_side
@@ -121,9 +122,10 @@ def encode_pictures(column: Any, picture: Picture) -> np.ndarray:
         return pixels.reshape(len(pixels), *picture.shape).astype(picture.dtype, copy=False)
     height, width, channels = picture.shape
     options = ImageOptions(size=(height, width), mode="gray" if channels == 1 else "rgb")
-    out = np.empty((len(column), height, width, channels), np.uint8)
+    out, buffers = np.empty((len(column), height, width, channels), np.uint8), memory_of_runs()
     for row, data in enumerate(column):
-        decode_image_into(data, out[row], options, where=f"{picture.column}, row {row} of a block")
+        where = f"{picture.column}, row {row} of a block"
+        decode_image_into(data, out[row], options, where=where, buffers=buffers)
     return out
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from penstock.core.block import Block
 from penstock.core.errors import BadData, DataError
 from penstock.core.schema import OBJECT, Field, Schema
+from penstock.core.source import NEW_MEMORY, Buffers
 from penstock.core.wrapped_source import WrappedRows
 from penstock.plan import steps
 from penstock.plan.steps import Node
@@ -46,13 +47,13 @@ class RawImages(WrappedRows):
         decoded = self.source.schema()
         return Schema(tuple(Field("image", OBJECT) if f.name == "image" else f for f in decoded), decoded.tree)
 
-    def decode(self, fetched: FetchedImages) -> Block:
+    def decode(self, fetched: FetchedImages, buffers: Buffers = NEW_MEMORY) -> Block:
         """The bytes, once their header has been read; damaged ones go to `on_error` and are left out."""
         files, kept, stored = self._images.files, [], []
         for index, data in enumerate(fetched.data):
             where = files.path(int(fetched.rows[index]))
             try:
-                stored.append(self._stored(data, where))
+                stored.append(self._stored(data, where, buffers))
             except BadData as error:
                 self.on_error.bad(error)
                 continue
@@ -65,7 +66,7 @@ class RawImages(WrappedRows):
             columns["label"] = self._images._labels(rows)
         return Block(columns, self._images.schema().tree, lambda i: files.path(int(rows[i])))
 
-    def _stored(self, data: bytes | DataError, where: str) -> bytes:
+    def _stored(self, data: bytes | DataError, where: str, buffers: Buffers) -> bytes:
         if not isinstance(data, bytes):
             raise data if isinstance(data, BadData) else BadData(where, f"it cannot be read now: {data}")
         try:
@@ -75,9 +76,9 @@ class RawImages(WrappedRows):
         passes = ("png",) if self._encoder.lossless else ("jpg", "png", "webp")
         if stored_kind(data) in passes:
             return data
-        return self._encoder.image(decode_image(data, self._images.options, where=where))[1]
+        return self._encoder.image(decode_image(data, self._images.options, where=where, buffers=buffers))[1]
 
-    def decode_into(self, fetched: FetchedImages, out: Mapping[str, np.ndarray]) -> None:
+    def decode_into(self, fetched: FetchedImages, out: Mapping[str, np.ndarray], buffers: Buffers = NEW_MEMORY) -> None:
         raise DataError("Stored images have no fixed size.")  # the schema says so: nobody calls it
 
     def fingerprint(self) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from penstock.core.events import events
+from penstock.core.source import NEW_MEMORY, Buffers
 from penstock.dataset import Dataset
 from tests.stand_ins import NumberRows
 
@@ -29,7 +30,7 @@ class SlowRows(NumberRows):
 class ComputedRows(NumberRows):
     """Every decode computes without the interpreter lock."""
 
-    def decode_into(self, fetched: Any, out: Any) -> None:
+    def decode_into(self, fetched: Any, out: Any, buffers: Buffers = NEW_MEMORY) -> None:
         data = np.random.default_rng(0).random(100_000)
         for _ in range(20):
             np.sqrt(data, out=data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -142,3 +143,27 @@ def test_no_class_name_stands_for_two_things():
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
     assert {name: places for name, places in found.items() if len(places) > 1} == {}
+
+
+def telling_lines(path: Path) -> list[tuple[int, str]]:
+    """Lines by number, without imports, signatures and lists of public names: those are written out on purpose."""
+    text, passed_over = path.read_text(), set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            passed_over |= {*range(node.lineno, node.body[0].lineno)}
+        elif isinstance(node, (ast.Import, ast.ImportFrom)) or (
+            isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        ):
+            passed_over |= {*range(node.lineno, node.end_lineno + 1)}
+    lines = ((number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if number not in passed_over)
+    return [(number, line) for number, line in lines if line not in ("", ")", "]", "}") and not line.startswith("#")]
+
+
+def test_no_ten_lines_stand_twice():
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in [*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "benchmarks").rglob("*.py")]:
+        lines = telling_lines(path)
+        for start in range(len(lines) - 9):
+            run = "\n".join(line for _, line in lines[start : start + 10])
+            found[run].append(f"{path.relative_to(PACKAGE.parent)}:{lines[start][0]}")
+    assert [places for places in found.values() if len(places) > 1] == []

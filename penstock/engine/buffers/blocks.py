@@ -1,7 +1,7 @@
 """Buffers of blocks that are used again and again.
 
 Covers: lending page-backed arrays to sources while they read, taking them back, keeping a few.
-Does not cover: batch buffers (batch.py), who asks (sources/, through memory/buffers.py).
+Does not cover: batch buffers (batch.py), who asks: sources, which have them as an argument (core/source.py).
 
 A fresh page costs more than the numbers that are written into it, and what one thread allocates and another frees
 stays in the allocator's books. A buffer that is lent is paid by the lease of whoever reads into it, but for what it is
@@ -19,6 +19,12 @@ import numpy as np
 from penstock.engine.buffers.batch import IdleSlabs, Loan, LoanedArray, Slab, datetimes
 from penstock.memory.budget import Lease
 
+LENT_NBYTES = 256_000
+"""Arrays from this size on are lent: below it malloc has memory at hand, and a buffer is whole pages."""
+
+_PLAIN = "biufcmM"
+"""Kinds of numbers whose bytes may be anything before they are written."""
+
 _PAGE = 4096
 _IDLE_KEPT = 16
 """Idle buffers kept. They are no more than were in use at once, so keeping them does not raise the peak."""
@@ -32,15 +38,18 @@ _ROOM_SHARE = 4
 
 
 class BlockBuffers(IdleSlabs):
-    """Lends buffers to one run's readers."""
+    """The `Buffers` of one run."""
 
-    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        """An uninitialised array; the caller's lease pays for its bytes."""
-        nbytes = math.prod(shape) * dtype.itemsize
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """An uninitialised array that keeps its buffer until its last view is gone; the caller's lease pays for it."""
+        kind = np.dtype(dtype)
+        nbytes = math.prod(shape) * kind.itemsize
+        if nbytes < LENT_NBYTES or kind.kind not in _PLAIN:
+            return np.empty(shape, kind)
         loan = Loan(self._get(nbytes), self)
-        if dtype.kind in "mM":
-            return datetimes(loan, 0, shape, dtype)
-        return np.asarray(LoanedArray(loan, 0, shape, dtype))
+        if kind.kind in "mM":
+            return datetimes(loan, 0, shape, kind)
+        return np.asarray(LoanedArray(loan, 0, shape, kind))
 
     def lease(self, nbytes: int, who: str) -> Lease:
         """Bytes for a reader's own buffer; it needs it now, so they may overdraw the budget."""

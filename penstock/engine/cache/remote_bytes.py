@@ -15,7 +15,7 @@ import numpy as np
 from penstock.core.block import Block
 from penstock.core.byte_cache import cached_by
 from penstock.core.schema import Schema
-from penstock.core.source import PieceSource, RowSource, Source, UnitSource, decoded_nbytes
+from penstock.core.source import NEW_MEMORY, Buffers, PieceSource, RowSource, Source, UnitSource, decoded_nbytes
 from penstock.core.wrapped_source import Wrapped, WrappedRows, WrappedUnits, closing
 from penstock.engine.cache.pages import Pages, held_nbytes
 
@@ -70,13 +70,13 @@ class KeptRows(_Kept[RowSource], WrappedRows):
         with cached_by(self._pages):
             return self.source.fetch(rows)
 
-    def decode(self, fetched: Any) -> Block:
+    def decode(self, fetched: Any, buffers: Buffers = NEW_MEMORY) -> Block:
         with cached_by(self._pages):
-            return self.source.decode(fetched)
+            return self.source.decode(fetched, buffers)
 
-    def decode_into(self, fetched: Any, out: Mapping[str, np.ndarray]) -> None:
+    def decode_into(self, fetched: Any, out: Mapping[str, np.ndarray], buffers: Buffers = NEW_MEMORY) -> None:
         with cached_by(self._pages):
-            self.source.decode_into(fetched, out)
+            self.source.decode_into(fetched, out, buffers)
 
 
 class KeptUnits(_Kept[UnitSource], WrappedUnits):
@@ -115,15 +115,15 @@ class KeptUnits(_Kept[UnitSource], WrappedUnits):
             nbytes = self.source.pieces_nbytes(count)
         return nbytes + held_nbytes(nbytes, count)
 
-    def read_pieces(self, pieces: np.ndarray) -> Block:
+    def read_pieces(self, pieces: np.ndarray, buffers: Buffers = NEW_MEMORY) -> Block:
         assert isinstance(self.source, PieceSource)
         with cached_by(self._pages):
-            return self.source.read_pieces(pieces)
+            return self.source.read_pieces(pieces, buffers)
 
-    def open(self, unit: int, part: int = 0) -> Iterator[Block]:
+    def open(self, unit: int, part: int = 0, buffers: Buffers = NEW_MEMORY) -> Iterator[Block]:
         """The unit's blocks. The thread may do other reads in between, so each block is read separately."""
         with cached_by(self._pages):
-            blocks = iter(self.source.open(unit, part))
+            blocks = iter(self.source.open(unit, part, buffers))
         return closing(blocks, self._each)
 
     def _each(self, blocks: Iterator[Block]) -> Iterator[Block]:

@@ -16,7 +16,7 @@ import numpy as np
 from penstock.core.block import Block
 from penstock.core.errors import SchemaChanged
 from penstock.core.schema import Schema
-from penstock.core.source import OnError, RowSource
+from penstock.core.source import NEW_MEMORY, Buffers, OnError, RowSource
 from penstock.core.wrapped_source import WrappedRows
 from penstock.engine.cache.codec import NotCacheable, RecordLayout, decode_block, encode_block
 from penstock.engine.cache.row_store import RowStore
@@ -119,9 +119,9 @@ class CachedRows(WrappedRows):
         groups = [wanted[i : i + 1] for i in range(len(wanted))] if self._singly else [wanted] if len(wanted) else []
         return FetchedRows(rows, there, packed, records, [(group, self.source.fetch(group)) for group in groups])
 
-    def decode(self, fetched: FetchedRows) -> Block:
+    def decode(self, fetched: FetchedRows, buffers: Buffers = NEW_MEMORY) -> Block:
         """The rows in order; what was not kept is prepared now and kept."""
-        fresh = [(group, self._prepared(group, data)) for group, data in fetched.missing]
+        fresh = [(group, self._prepared(group, data, buffers)) for group, data in fetched.missing]
         self._keep(fresh)
         if self._layout is None:
             return self._joined(fetched, fresh)
@@ -131,23 +131,23 @@ class CachedRows(WrappedRows):
             return _no_rows(self.schema())
         return self._mixed(fetched, fresh)
 
-    def decode_into(self, fetched: FetchedRows, out: Mapping[str, np.ndarray]) -> None:
+    def decode_into(self, fetched: FetchedRows, out: Mapping[str, np.ndarray], buffers: Buffers = NEW_MEMORY) -> None:
         """The rows into the given arrays, without a copy in between where all or none were kept."""
         if not fetched.missing:
             assert fetched.packed is not None and self._layout is not None
             for name, array in out.items():
                 np.copyto(array[: len(fetched.rows)], self._layout.column(fetched.packed, name))
         elif not self._fused.steps and not fetched.there.any() and len(fetched.missing) == 1:
-            self.source.decode_into(fetched.missing[0][1], out)
+            self.source.decode_into(fetched.missing[0][1], out, buffers)
             if self._store is not None and self._layout is not None:
                 self._put_packed(fetched.rows, {name: array[: len(fetched.rows)] for name, array in out.items()})
         else:
-            block = self.decode(fetched)
+            block = self.decode(fetched, buffers)
             for name, array in out.items():
                 np.copyto(array[: block.nrows], block.columns[name], casting="same_kind")
 
-    def _prepared(self, rows: np.ndarray, fetched: Any) -> Block:
-        block = self.source.decode(fetched)
+    def _prepared(self, rows: np.ndarray, fetched: Any, buffers: Buffers = NEW_MEMORY) -> Block:
+        block = self.source.decode(fetched, buffers)
         if self._fused.steps and block.nrows:
             block = self._apply(self._fused, block, ("cache", int(rows[0])))
         return block

@@ -24,7 +24,7 @@ from penstock.core.block import Block
 from penstock.core.errors import InvalidInput
 from penstock.core.events import events
 from penstock.core.schema import Schema
-from penstock.core.source import RowSource, Source, UnitSource
+from penstock.core.source import NEW_MEMORY, Buffers, RowSource, Source, UnitSource
 from penstock.core.wrapped_source import Wrapped, WrappedUnits
 from penstock.engine.cache.codec import NotCacheable, decode_block, encode_block
 from penstock.engine.cache.folder import CacheFolder, Entry
@@ -107,11 +107,11 @@ class RowStretches(Wrapped[RowSource]):
     def unit_nbytes(self, unit: int) -> int:
         return self.source.fetch_nbytes(self.rows) + self.rows * self.schema().row_nbytes
 
-    def open(self, unit: int, part: int = 0) -> Iterator[Block]:
+    def open(self, unit: int, part: int = 0, buffers: Buffers = NEW_MEMORY) -> Iterator[Block]:
         first = unit * self.rows
         rows = np.arange(first, min(first + self.rows, self.source.num_rows()))
         if part == 0:
-            yield self.source.decode(self.source.fetch(rows))
+            yield self.source.decode(self.source.fetch(rows), buffers)
 
     def fingerprint(self) -> str:
         return f"{self.source.fingerprint()}/{self.rows}"
@@ -164,7 +164,7 @@ class CachedUnits(WrappedUnits):
     def num_rows(self) -> int | None:
         return self.source.num_rows() if self._fused.counts_rows else None
 
-    def open(self, unit: int, part: int = 0) -> Iterator[Block]:
+    def open(self, unit: int, part: int = 0, buffers: Buffers = NEW_MEMORY) -> Iterator[Block]:
         """Blocks from the cache; where it has not got them or they are damaged, from the source."""
         if self._store is not None:
             stored = self._store.read(unit, part)
@@ -179,15 +179,15 @@ class CachedUnits(WrappedUnits):
                 part += 1
             if ended:
                 return
-        yield from self._read_through(unit, part)
+        yield from self._read_through(unit, part, buffers)
 
     def _named(self, block: Block, unit: int) -> Block:
         block.origin = lambda i: f"{self.label}, unit {unit}, row {i} of a block"
         return block
 
-    def _read_through(self, unit: int, part: int) -> Iterator[Block]:
+    def _read_through(self, unit: int, part: int, buffers: Buffers) -> Iterator[Block]:
         writer = self._store.writer(unit) if self._store is not None and part == 0 else None
-        blocks = self.source.open(unit, part)
+        blocks = self.source.open(unit, part, buffers)
         errors = self.on_error.count
         try:
             for number, block in enumerate(blocks, start=part):

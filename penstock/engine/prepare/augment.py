@@ -16,8 +16,8 @@ import numpy as np
 from penstock.core.block import Column, to_numpy
 from penstock.core.errors import MissingExtra
 from penstock.core.schema import OBJECT
+from penstock.core.source import Buffers
 from penstock.engine.prepare.columns import picture
-from penstock.memory.buffers import empty
 from penstock.plan.prepare import Augment
 
 Draw = Callable[[int], np.random.Generator]
@@ -27,18 +27,18 @@ _ASPECT = math.log(4 / 3)
 """How far a crop's sides may differ from the picture's, as is usual: 3/4 to 4/3."""
 
 
-def augmented(step: Augment, name: str, column: Column, draw: Draw) -> np.ndarray:
+def augmented(step: Augment, name: str, column: Column, draw: Draw, buffers: Buffers) -> np.ndarray:
     """A changed copy of a column: its rows may belong to a cache."""
     array = to_numpy(column)
     if array.dtype == OBJECT:
         out = np.empty(len(array), object)
         for row, one in enumerate(array):
             out[row] = np.array(one, order="C")
-            augment_rows(step, name, out[row][None], partial(_drawn, draw, row))
+            augment_rows(step, name, out[row][None], partial(_drawn, draw, row), buffers)
         return out
-    made = empty(array.shape, array.dtype)
+    made = buffers.empty(array.shape, array.dtype)
     made[...] = array
-    augment_rows(step, name, made, draw)
+    augment_rows(step, name, made, draw, buffers)
     return made
 
 
@@ -46,10 +46,10 @@ def _drawn(draw: Draw, row: int, _: int) -> np.random.Generator:
     return draw(row)
 
 
-def augment_rows(step: Augment, name: str, rows: np.ndarray, draw: Draw) -> None:
+def augment_rows(step: Augment, name: str, rows: np.ndarray, draw: Draw, buffers: Buffers) -> None:
     """Change pictures in place; one more of their size is used on the way."""
     picture(name, rows.dtype, rows.shape[1:])
-    spare = empty(rows.shape[1:], rows.dtype)
+    spare = buffers.empty(rows.shape[1:], rows.dtype)
     for number, one in enumerate(rows):
         _augment(step, one, spare, draw(number))
 

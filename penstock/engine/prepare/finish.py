@@ -12,28 +12,29 @@ import numpy as np
 
 from penstock.core.block import Block, Column
 from penstock.core.schema import Schema
+from penstock.core.source import Buffers
 from penstock.engine.prepare.augment import Draw, augment_rows, augmented
 from penstock.engine.prepare.columns import prepared_schema, targets
 from penstock.engine.prepare.mixup import mixed_up
 from penstock.engine.prepare.normalise import normalise_into, normalised
-from penstock.memory.buffers import empty
 from penstock.order.permutation import Key, generator
 from penstock.plan.prepare import Augment, Mixup, Normalise, Prepare
 from penstock.plan.steps import Step
 
 
-def prepared(step: Prepare, block: Block, key: Key) -> Block:
+def prepared(step: Prepare, block: Block, key: Key, buffers: Buffers) -> Block:
     """A known step on the rows of a block, in new memory: what came in may belong to a cache."""
     if isinstance(step, Mixup):
-        return mixed_up(step, block, generator("mixup", step.seed, *key))
+        return mixed_up(step, block, generator("mixup", step.seed, *key), buffers)
     columns: dict[str, Column] = dict(block.columns)
     for leaf, name in targets(step, block.tree).items():
         if isinstance(step, Normalise):
-            columns[leaf] = normalised(step, name, columns[leaf])
+            columns[leaf] = normalised(step, name, columns[leaf], buffers)
         else:
             assert isinstance(step, Augment)
             seed = step.seed
-            columns[leaf] = augmented(step, name, columns[leaf], lambda row: generator("augment", seed, *key, row))
+            draw: Draw = lambda row: generator("augment", seed, *key, row)  # noqa: E731
+            columns[leaf] = augmented(step, name, columns[leaf], draw, buffers)
     return Block(columns, block.tree, block.origin)
 
 
@@ -61,22 +62,28 @@ class Finish:
         """Bytes beside the batch's own that finishing so many rows takes."""
         return sum(field.row_nbytes for field in self._beside) * rows
 
-    def rooms(self, out: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def rooms(self, out: Mapping[str, np.ndarray], buffers: Buffers) -> dict[str, np.ndarray]:
         """Where rows are decoded to: the batch itself where they can be changed in place, else memory beside it."""
-        beside = {f.name: empty((len(out[f.name]), *(n or 0 for n in f.shape)), f.dtype) for f in self._beside}
-        return {**out, **beside}
+        shapes = {f.name: (len(out[f.name]), *(n or 0 for n in f.shape)) for f in self._beside}
+        return {**out, **{f.name: buffers.empty(shapes[f.name], f.dtype) for f in self._beside}}
 
-    def __call__(self, rooms: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray], rows: np.ndarray) -> None:
+    def __call__(
+        self, rooms: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray], rows: np.ndarray, buffers: Buffers
+    ) -> None:
         """Finish what was decoded into `rooms`; `rows` are the samples' numbers, which their generators come from."""
         for number, step in enumerate(self._augment):
             for leaf, name in targets(step, self.schema.tree).items():
-                augment_rows(step, name, rooms[leaf], self._draw(step.seed, number, rows))
+                augment_rows(step, name, rooms[leaf], self._draw(step.seed, number, rows), buffers)
         for change in self._normalise:
             for leaf, name in targets(change, self.schema.tree).items():
                 normalise_into(change, name, rooms[leaf], out[leaf])
 
     def gathered(
-        self, fixed: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray], loose: Mapping[str, Column]
+        self,
+        fixed: Mapping[str, np.ndarray],
+        out: Mapping[str, np.ndarray],
+        loose: Mapping[str, Column],
+        buffers: Buffers,
     ) -> tuple[dict[str, np.ndarray], dict[str, Column]]:
         """Normalise gathered rows into `out`; columns of open shape, without a room there, get memory of their own."""
         done, rest = dict(fixed), dict(loose)
@@ -86,7 +93,7 @@ class Finish:
                     normalise_into(change, name, fixed[leaf], out[leaf])
                     done[leaf] = out[leaf]
                 else:
-                    rest[leaf] = normalised(change, name, rest[leaf])
+                    rest[leaf] = normalised(change, name, rest[leaf], buffers)
         return done, rest
 
     def _draw(self, seed: int, number: int, rows: np.ndarray) -> Draw:

@@ -11,11 +11,11 @@ import numpy as np
 from penstock.core.block import Block, to_numpy
 from penstock.core.errors import InvalidInput
 from penstock.core.schema import OBJECT
-from penstock.memory.buffers import empty
+from penstock.core.source import Buffers
 from penstock.plan.prepare import Mixup
 
 
-def mixed_up(step: Mixup, batch: Block, rng: np.random.Generator) -> Block:
+def mixed_up(step: Mixup, batch: Block, rng: np.random.Generator, buffers: Buffers) -> Block:
     """The blended batch: float32, in recycled memory."""
     tree = batch.tree
     if not isinstance(tree, tuple) or len(tree) < 2 or not isinstance(tree[1], str):
@@ -26,13 +26,13 @@ def mixed_up(step: Mixup, batch: Block, rng: np.random.Generator) -> Block:
     shares = rng.beta(step.alpha, step.alpha, batch.nrows).astype(np.float32)
     partner = rng.permutation(batch.nrows)
     columns = dict(batch.columns)
-    columns[x] = _blend(_numbers("x", to_numpy(batch.columns[x])), shares, partner)
-    columns[y] = _blend(_targets(step, to_numpy(batch.columns[y])), shares, partner)
+    columns[x] = _blend(_numbers("x", to_numpy(batch.columns[x])), shares, partner, buffers)
+    columns[y] = _blend(_targets(step, to_numpy(batch.columns[y])), shares, partner, buffers)
     return Block(columns, tree, batch.origin)
 
 
-def _blend(rows: np.ndarray, shares: np.ndarray, partner: np.ndarray) -> np.ndarray:
-    out = empty(rows.shape, np.float32)
+def _blend(rows: np.ndarray, shares: np.ndarray, partner: np.ndarray, buffers: Buffers) -> np.ndarray:
+    out = buffers.empty(rows.shape, np.float32)
     flat, made = rows.reshape(len(rows), -1), out.reshape(len(rows), -1)
     for row, other in enumerate(partner):  # row by row: what is read and written fits the processor's cache
         np.multiply(flat[row], shares[row], out=made[row], dtype=np.float32)

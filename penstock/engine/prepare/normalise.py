@@ -11,20 +11,20 @@ import numpy as np
 from penstock.core.block import Column, to_numpy
 from penstock.core.errors import InvalidInput
 from penstock.core.schema import OBJECT
-from penstock.memory.buffers import empty
+from penstock.core.source import Buffers
 from penstock.native.normalise import KINDS, normalise
 from penstock.plan.prepare import Normalise
 
 
-def normalised(step: Normalise, name: str, column: Column) -> np.ndarray:
+def normalised(step: Normalise, name: str, column: Column, buffers: Buffers) -> np.ndarray:
     """A column as it becomes; rows of different shapes stay an array of arrays."""
     array = to_numpy(column)
     if array.dtype == OBJECT:
         out = np.empty(len(array), object)
         for row, one in enumerate(array):
-            out[row] = normalised(step, name, np.asarray(one)[None])[0]
+            out[row] = normalised(step, name, np.asarray(one)[None], buffers)[0]
         return out
-    made = empty((len(array), *_shape(step, array.shape[1:])), np.float32)
+    made = buffers.empty((len(array), *_shape(step, array.shape[1:])), np.float32)
     normalise_into(step, name, array, made)
     return made
 

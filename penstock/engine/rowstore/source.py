@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.core.block import Block
 from penstock.core.schema import Schema
-from penstock.core.source import BLOCK_NBYTES, OnError, UnitSource
+from penstock.core.source import BLOCK_NBYTES, NEW_MEMORY, Buffers, OnError, UnitSource
 from penstock.engine.cache.codec import RecordLayout, decode_block
 from penstock.engine.rowstore.log import BUCKETS, RunReader
 
@@ -56,7 +56,7 @@ class StoredRows:
     def one_block(self, unit: int) -> bool:
         return True
 
-    def open(self, unit: int, part: int = 0) -> Iterator[Block]:
+    def open(self, unit: int, part: int = 0, buffers: Buffers = NEW_MEMORY) -> Iterator[Block]:
         if part == 0:
             yield self._block(unit)
 

@@ -15,13 +15,13 @@ import numpy as np
 from penstock.core.block import Block, Column, column_nbytes, concat_columns, to_numpy
 from penstock.core.errors import RaggedBatch
 from penstock.core.schema import OBJECT
+from penstock.core.source import NEW_MEMORY, Buffers
 from penstock.engine.buffers.batch import rows_of
 from penstock.engine.buffers.gather import scratch_nbytes
 from penstock.engine.buffers.leased_rows import BatchList, Elements, Held, Hold, Window, batch_as_row
 from penstock.engine.prepare.finish import Finish
 from penstock.engine.streams.stream import Context, Lookahead, Piece, State, Stream
 from penstock.memory.budget import Lease
-from penstock.memory.buffers import lent_by
 from penstock.order.position import progress
 from penstock.plan.prepare import Normalise
 from penstock.plan.steps import Batch
@@ -203,8 +203,7 @@ def _gathering(
     hold = Hold(lease)  # made now: a job that is dropped gives its bytes back too
 
     def run() -> tuple[list[Block], Hold]:
-        with lent_by(context.buffers):
-            batches = gather(elements, arrays, step, finish)
+        batches = gather(elements, arrays, step, finish, context.memory)
         lease.resize(kept_nbytes)  # the scratch is gone
         return batches, hold
 
@@ -212,12 +211,16 @@ def _gathering(
 
 
 def gather(
-    elements: Sequence[Elements], arrays: dict[str, np.ndarray], step: Batch, finish: Finish | None = None
+    elements: Sequence[Elements],
+    arrays: dict[str, np.ndarray],
+    step: Batch,
+    finish: Finish | None = None,
+    buffers: Buffers = NEW_MEMORY,
 ) -> list[Block]:
     """Runs in a worker: all rows into the arrays, finished there, then cut into batches."""
     parts = [_as_rows(e) for e in elements]
     first = parts[0].sample()
-    rooms = arrays if finish is None else finish.rooms(arrays)
+    rooms = arrays if finish is None else finish.rooms(arrays, buffers)
     fixed = {name: array for name, array in rooms.items() if _agrees(name, array, parts)}
     at = 0
     for part in parts:
@@ -227,7 +230,7 @@ def gather(
     blocks = [part.block() for part in parts] if loose else []
     rest: dict[str, Column] = {name: concat_columns([b.columns[name] for b in blocks]) for name in loose}
     if finish is not None:
-        fixed, rest = finish.gathered(fixed, arrays, rest)
+        fixed, rest = finish.gathered(fixed, arrays, rest, buffers)
     return [
         Block(
             {

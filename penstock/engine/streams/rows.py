@@ -24,7 +24,6 @@ from penstock.engine.streams.rank_stretches import LegRows
 from penstock.engine.streams.stream import Context, Lookahead, Piece, State, Stream
 from penstock.engine.streams.transform import Fused
 from penstock.memory.budget import Lease
-from penstock.memory.buffers import lent_by
 from penstock.order.stripe import Stripe
 
 _URGENCY = 20
@@ -73,21 +72,21 @@ class _Fetcher:
         return self._gate if self._context.pool.size > self._cores else nullcontext()
 
     def block(self, rows: np.ndarray) -> Block:
-        fetched = self._source.fetch(rows)
-        with self._compute(), lent_by(self._context.buffers):
-            return self._source.decode(fetched)
+        fetched, memory = self._source.fetch(rows), self._context.memory
+        with self._compute():
+            return self._source.decode(fetched, memory)
 
     def into(self, rows: np.ndarray, out: dict[str, np.ndarray], finish: Finish | None) -> None:
-        fetched = self._source.fetch(rows)
-        with self._compute(), lent_by(self._context.buffers):
+        fetched, memory = self._source.fetch(rows), self._context.memory
+        with self._compute():
             if finish is None:
-                self._source.decode_into(fetched, out)
+                self._source.decode_into(fetched, out, memory)
                 return
             hold = Hold(self._context.budget.force(finish.nbytes(len(rows)), who="prepare"))
-            rooms = finish.rooms(out)
-            self._source.decode_into(fetched, rooms)
+            rooms = finish.rooms(out, memory)
+            self._source.decode_into(fetched, rooms, memory)
             numbered: Callable[[np.ndarray], np.ndarray] | None = getattr(self._source, "numbers", None)
-            finish(rooms, out, rows if numbered is None else numbered(rows))
+            finish(rooms, out, rows if numbered is None else numbered(rows), memory)
             del rooms, hold
 
 

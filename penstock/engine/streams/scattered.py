@@ -17,7 +17,7 @@ import numpy as np
 
 from penstock.core.block import Block
 from penstock.core.schema import Schema
-from penstock.core.source import OnError, PieceSource, UnitSource
+from penstock.core.source import NEW_MEMORY, Buffers, OnError, PieceSource, UnitSource
 from penstock.order.permutation import Permutation
 
 
@@ -62,9 +62,9 @@ class ScatteredBlocks:
         found = strata * self.blocks + self._order.at(np.full(self.strata, unit, np.int64), strata)
         return np.asarray(found[found < self.total])
 
-    def open(self, unit: int, part: int = 0) -> Iterator[Block]:
+    def open(self, unit: int, part: int = 0, buffers: Buffers = NEW_MEMORY) -> Iterator[Block]:
         if part == 0:
-            yield self._pieces.read_pieces(self.pieces(unit))
+            yield self._pieces.read_pieces(self.pieces(unit), buffers)
 
     def fingerprint(self) -> str:
         return self._source.fingerprint()

@@ -13,14 +13,15 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.core.block import Block
 from penstock.core.errors import TooLarge
 from penstock.core.events import Events
+from penstock.core.source import NEW_MEMORY, Buffers
 from penstock.engine.buffers.array_memory import ArrayMemory
 from penstock.engine.buffers.batch import SlabPool
 from penstock.engine.buffers.blocks import BlockBuffers
@@ -31,7 +32,6 @@ from penstock.engine.workers.placement import Places
 from penstock.engine.workers.threads import Job, Part, Pool
 from penstock.engine.workers.tune import Tuner
 from penstock.memory.budget import Budget, Lease
-from penstock.memory.buffers import lent_by
 from penstock.order.permutation import Key
 
 State = Any
@@ -73,7 +73,9 @@ class Context:
     def apply(self, fused: Fused, block: Block, key: Key) -> Block:
         """Users' functions on the rows of a block, wherever they run best."""
         with self._lending():
-            result = fused(block, key) if self.places is None else self.places.run(fused, block, key)
+            if self.places is None:
+                return fused(block, key, self.memory)
+            result = self.places.run(fused, block, key, self.memory)
         assert result is not None
         return result
 
@@ -81,14 +83,17 @@ class Context:
         """Users' functions on a batch as one element; None if a filter drops it."""
         with self._lending():
             if self.places is None:
-                return fused.on_batch(batch, key)
-            return self.places.run(fused, batch, key, whole=True)
+                return fused.on_batch(batch, key, self.memory)
+            return self.places.run(fused, batch, key, self.memory, whole=True)
 
-    @contextmanager
-    def _lending(self) -> Iterator[None]:
-        """What functions make lies in memory that is used again."""
-        with lent_by(self.buffers), nullcontext() if self.arrays is None else self.arrays.lent():
-            yield
+    @property
+    def memory(self) -> Buffers:
+        """What sources and the engine's own steps fill."""
+        return NEW_MEMORY if self.buffers is None else self.buffers
+
+    def _lending(self) -> AbstractContextManager[None]:
+        """The arrays that users' functions make lie in memory that is used again."""
+        return nullcontext() if self.arrays is None else self.arrays.lent()
 
     def tick(self, waited_s: float) -> None:
         """At each hand-over, with how long the consumer has waited: held back reads may start, the tuner looks."""

@@ -16,6 +16,7 @@ import numpy as np
 from penstock.core.block import Block, Column, column_value, to_numpy
 from penstock.core.errors import BadData, DataError, MapError
 from penstock.core.schema import OBJECT
+from penstock.core.source import NEW_MEMORY, Buffers
 from penstock.core.tree import Tree, flatten, unflatten
 from penstock.engine.prepare.finish import prepared
 from penstock.order.permutation import Key, generator
@@ -30,21 +31,21 @@ class Fused:
     steps: tuple[Step, ...]
     batched: bool = False
 
-    def __call__(self, block: Block, key: Key) -> Block:
+    def __call__(self, block: Block, key: Key, buffers: Buffers = NEW_MEMORY) -> Block:
         for number, step in enumerate(self.steps):
             if block.nrows == 0 and not self.batched:
                 break
-            block = _apply(step, block, (*key, number), self.batched)
+            block = _apply(step, block, (*key, number), self.batched, buffers)
         return block
 
-    def on_batch(self, batch: Block, key: Key) -> Block | None:
+    def on_batch(self, batch: Block, key: Key, buffers: Buffers = NEW_MEMORY) -> Block | None:
         """All steps on one batch as a single element; None if a filter drops it."""
         for number, step in enumerate(self.steps):
             if isinstance(step, Filter):
                 if not keep_batch(step, batch, (*key, number)):
                     return None
             else:
-                batch = _apply(step, batch, (*key, number, 0), True)
+                batch = _apply(step, batch, (*key, number, 0), True, buffers)
         return batch
 
     @property
@@ -56,9 +57,9 @@ class Fused:
         return " + ".join(step.describe() for step in self.steps)
 
 
-def _apply(step: Step, block: Block, key: Key, batched: bool) -> Block:
+def _apply(step: Step, block: Block, key: Key, batched: bool, buffers: Buffers) -> Block:
     if isinstance(step, Prepare):
-        return prepared(step, block, key)
+        return prepared(step, block, key, buffers)
     if isinstance(step, MapBatches) or (batched and isinstance(step, Map)):
         return _map_block(step.function, block, key)
     if isinstance(step, Map):

@@ -25,7 +25,6 @@ from penstock.engine.streams.stream import Context, Piece, State, Stream
 from penstock.engine.streams.transform import Fused
 from penstock.engine.workers.threads import Job
 from penstock.memory.budget import Lease
-from penstock.memory.buffers import lent_by
 from penstock.order.stripe import Stripe
 
 _URGENCY = 20
@@ -109,7 +108,7 @@ class _Feed:
         return found
 
     def _read(self, lease: Lease, hold: Hold) -> Held | None:
-        with lease.filling(), lent_by(self._owner.context.buffers):
+        with lease.filling():
             if self._blocks is None:
                 self._blocks = iter(self._owner.open(self._unit, self._asked))
             block = next(self._blocks, None)
@@ -227,7 +226,7 @@ class UnitBlocks(Stream):
         return self.context.lease(nbytes, who=f"read {self._source.label}", must=must)
 
     def open(self, unit: int, part: int) -> Iterator[Block]:
-        return self._source.open(unit, part)
+        return self._source.open(unit, part, self.context.memory)
 
     def one_block(self, unit: int) -> bool:
         """Whether it is known that nothing comes after the first block of a unit."""

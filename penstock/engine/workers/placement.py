@@ -18,6 +18,7 @@ from typing import Any
 from penstock.core.block import Block
 from penstock.core.errors import InvalidInput
 from penstock.core.events import Events, fell_back
+from penstock.core.source import NEW_MEMORY, Buffers
 from penstock.engine.streams.transform import Fused
 from penstock.engine.workers.gil_probe import GilProbe
 from penstock.engine.workers.processes import BASE_NBYTES, PackedFunctions, Processes, UnloadableError
@@ -63,17 +64,19 @@ class Places:
         self._numbers = itertools.count()
         self._lock = threading.Lock()
 
-    def run(self, fused: Fused, block: Block, key: Key, *, whole: bool = False) -> Block | None:
+    def run(
+        self, fused: Fused, block: Block, key: Key, buffers: Buffers = NEW_MEMORY, *, whole: bool = False
+    ) -> Block | None:
         """The functions on a block (or on a batch as one element: None if a filter drops it)."""
         record = self._record(fused)
         if record.choice == "auto":
-            return self._measured(record, block, key, whole)
+            return self._measured(record, block, key, buffers, whole)
         if record.choice == "process":
             if record.asked == "process" or self.processes.ready:
-                return self._elsewhere(record, block, key, whole)
+                return self._elsewhere(record, block, key, buffers, whole)
             if self.processes.failure:
                 self._give_up(record, f"worker processes did not start: {self.processes.failure}")
-        return _here(fused, block, key, whole)
+        return _here(fused, block, key, buffers, whole)
 
     def close(self) -> None:
         """End the worker processes."""
@@ -92,14 +95,14 @@ class Places:
                 self._records[steps] = record
         return record
 
-    def _measured(self, record: _Record, block: Block, key: Key, whole: bool) -> Block | None:
+    def _measured(self, record: _Record, block: Block, key: Key, buffers: Buffers, whole: bool) -> Block | None:
         """Run here and watch, one block at a time; others run unwatched meanwhile."""
         if not record.measuring.acquire(blocking=False):
-            return _here(record.fused, block, key, whole)
+            return _here(record.fused, block, key, buffers, whole)
         try:
             wall, cpu = time.perf_counter(), time.thread_time()
             with record.probe:
-                result = _here(record.fused, block, key, whole)
+                result = _here(record.fused, block, key, buffers, whole)
             record.wall_s += time.perf_counter() - wall
             record.cpu_s += time.thread_time() - cpu
             record.blocks += 1
@@ -146,7 +149,7 @@ class Places:
             return f"it cannot be sent to a process: {type(error).__name__}: {error}"
         return ""
 
-    def _elsewhere(self, record: _Record, block: Block, key: Key, whole: bool) -> Block | None:
+    def _elsewhere(self, record: _Record, block: Block, key: Key, buffers: Buffers, whole: bool) -> Block | None:
         assert record.program is not None
         if record.asked == "process":
             self.processes.wait_ready()
@@ -156,7 +159,7 @@ class Places:
             if record.asked == "process":
                 raise InvalidInput(f"{record.fused} cannot be rebuilt in a worker process: {error}") from error
             self._give_up(record, f"it cannot be rebuilt in a process: {error}")
-            return _here(record.fused, block, key, whole)
+            return _here(record.fused, block, key, buffers, whole)
         self._clock.add_cpu(cpu_s)
         return result
 
@@ -187,5 +190,5 @@ def asked_of(fused: Fused) -> Workers:
     return "process" if "process" in asked else ("thread" if "thread" in asked else "auto")
 
 
-def _here(fused: Fused, block: Block, key: Key, whole: bool) -> Block | None:
-    return fused.on_batch(block, key) if whole else fused(block, key)
+def _here(fused: Fused, block: Block, key: Key, buffers: Buffers, whole: bool) -> Block | None:
+    return fused.on_batch(block, key, buffers) if whole else fused(block, key, buffers)

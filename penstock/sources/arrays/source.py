@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.core.block import Block, Column, column_field, column_nbytes, take_column
 from penstock.core.errors import InvalidInput
 from penstock.core.schema import Field, Schema
-from penstock.core.source import OnError
+from penstock.core.source import NEW_MEMORY, Buffers, OnError
 from penstock.core.tree import Tree, flatten
 from penstock.sources.arrays.npy import JoinedArrays
 from penstock.sources.storage import files as storage
@@ -70,7 +70,7 @@ class ArraySource:
         """The rows of columns that lie in files; columns in memory wait for decoding."""
         return rows, {name: c.take(rows) for name, c in self.columns.items() if isinstance(c, JoinedArrays)}
 
-    def decode(self, fetched: tuple[np.ndarray, dict[str, np.ndarray]]) -> Block:
+    def decode(self, fetched: tuple[np.ndarray, dict[str, np.ndarray]], buffers: Buffers = NEW_MEMORY) -> Block:
         """The rows as a block."""
         rows, read = fetched
         columns: dict[str, Column] = {}
@@ -78,7 +78,12 @@ class ArraySource:
             columns[name] = read[name] if isinstance(column, JoinedArrays) else take_column(column, rows)
         return Block(columns, self.tree, lambda i: self._where(int(rows[i])))
 
-    def decode_into(self, fetched: tuple[np.ndarray, dict[str, np.ndarray]], out: Mapping[str, np.ndarray]) -> None:
+    def decode_into(
+        self,
+        fetched: tuple[np.ndarray, dict[str, np.ndarray]],
+        out: Mapping[str, np.ndarray],
+        buffers: Buffers = NEW_MEMORY,
+    ) -> None:
         """The rows written into the given arrays, each in one call that releases the GIL."""
         rows, read = fetched
         for name, column in self.columns.items():

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.arrow_numbers import numbers
-from penstock.memory.buffers import empty
+from penstock.core.source import NEW_MEMORY, Buffers
 from penstock.native import csv as kernel
 from penstock.native.csv import FLOAT, INTEGER, MATRIX, SKIP, Arrays
 
@@ -68,22 +68,22 @@ class Parsed:
         return self.matrix if kind == MATRIX else self.floats[slot] if kind == FLOAT else self.integers[slot]
 
 
-def room_for(rows: int, layout: Layout) -> Arrays:
+def room_for(rows: int, layout: Layout, buffers: Buffers = NEW_MEMORY) -> Arrays:
     """Arrays for so many rows of a layout, not filled yet."""
     return Arrays(
-        empty((rows, layout.count(MATRIX)), layout.dtype),
-        empty((layout.count(FLOAT), rows), np.float64),
-        empty((layout.count(INTEGER), rows), np.int64),
+        buffers.empty((rows, layout.count(MATRIX)), layout.dtype),
+        buffers.empty((layout.count(FLOAT), rows), np.float64),
+        buffers.empty((layout.count(INTEGER), rows), np.int64),
     )
 
 
-def parse(data: bytes | memoryview, layout: Layout) -> Parsed | None:
+def parse(data: bytes | memoryview, layout: Layout, buffers: Buffers = NEW_MEMORY) -> Parsed | None:
     """Parse whole lines, or None when they are not for the kernel."""
     text = np.frombuffer(data, dtype=np.uint8)
     if not len(text):
         return None
     rows = kernel.count_byte(text, ord("\n")) + 1
-    out = room_for(rows, layout)
+    out = room_for(rows, layout, buffers)
     open_cells = np.empty((_LISTED_CELLS + rows // 4, 4), np.int64)
     words = [word.encode() for word in layout.null_values]
     done = kernel.read_rows(text, layout.plan(), words, ord(layout.delimiter), out, open_cells)

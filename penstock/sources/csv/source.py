@@ -21,7 +21,7 @@ from penstock.core.block import Block, Column, Origin
 from penstock.core.errors import BadData, InvalidInput, SchemaChanged
 from penstock.core.events import fell_back
 from penstock.core.schema import Schema
-from penstock.core.source import OnError, blocks_from
+from penstock.core.source import NEW_MEMORY, Buffers, OnError, blocks_from
 from penstock.sources.csv import numbers as csv_kernel
 from penstock.sources.csv import types as csv_infer
 from penstock.sources.csv.arrow import Parser, Rows, row_offsets
@@ -119,12 +119,13 @@ class CsvSource:
         packed = [packing(path, self.options.dialect) is not None for path in self.paths]
         return int((self.plan.sizes * np.where(packed, 4, 1)).sum() * self.plan.growth)
 
-    def read_pieces(self, pieces: np.ndarray) -> Block:
+    def read_pieces(self, pieces: np.ndarray, buffers: Buffers = NEW_MEMORY) -> Block:
         """Scattered pieces, parsed in one call."""
         files, which = self._pieces.locate(pieces)
         for file in np.unique(files).tolist():
             self._check_header(file)
-        return self._block(*joined([self.paths[file] for file in files], self._piece_lines(files, which)))
+        lines, spans = joined([self.paths[file] for file in files], self._piece_lines(files, which))
+        return self._block(lines, spans, buffers)
 
     def _piece_lines(self, files: np.ndarray, which: np.ndarray) -> list[Stretch]:
         quote = self._quoting.quote
@@ -160,7 +161,7 @@ class CsvSource:
             digest.update(f"{path}\0{storage.stamp(path)}\n".encode())
         return digest.hexdigest()[:32]
 
-    def open(self, unit: int, part: int = 0) -> Iterator[Block]:
+    def open(self, unit: int, part: int = 0, buffers: Buffers = NEW_MEMORY) -> Iterator[Block]:
         """The blocks of a unit: one for a range, as many as it takes for a compressed file."""
         file, which = self._locate(unit)
         path = self.paths[file]
@@ -169,22 +170,24 @@ class CsvSource:
             self._check_header(file)
         if kind is None:
             if part == 0:
-                yield self._range(file, which)
+                yield self._range(file, which, buffers)
             return
         nbytes, quoting = self.plan.range_nbytes, self._quoting
         with open_text(path, kind, quoting) as stream:
             try:
                 found = stream_lines(path, stream, nbytes, quoting, self.options.max_line)
                 if part == 0:
-                    yield from blocks_from(islice(found, 1), 0, lambda lines: self._streamed(file, self._body(lines)))
-                yield from blocks_from(found, part, lambda lines: self._streamed(file, lines))
+                    yield from blocks_from(
+                        islice(found, 1), 0, lambda lines: self._streamed(file, self._body(lines), buffers)
+                    )
+                yield from blocks_from(found, part, lambda lines: self._streamed(file, lines, buffers))
                 self._unchanged.check(file, path)
             except (OSError, pa.ArrowInvalid, UnicodeError) as error:
                 self._unchanged.check(file, path)
                 self._on_error.bad(BadData(path, f"the {kind} stream is damaged or cut short ({error})"))
 
-    def _streamed(self, file: int, lines: Stretch) -> Block:
-        return self._block(lines, Spans.one(self.paths[file], lines), streamed=True)
+    def _streamed(self, file: int, lines: Stretch, buffers: Buffers) -> Block:
+        return self._block(lines, Spans.one(self.paths[file], lines), buffers, streamed=True)
 
     def _locate(self, unit: int) -> tuple[int, int]:
         if not 0 <= unit < self.num_units():
@@ -197,7 +200,7 @@ class CsvSource:
         quoting = self.options.dialect.quoting
         return quoting if self.options.newlines_in_values is not False else Quoting(quoting.delimiter, None)
 
-    def _range(self, file: int, which: int) -> Block:
+    def _range(self, file: int, which: int, buffers: Buffers) -> Block:
         """One range. Quotes are counted from the start of the file only where there are any."""
         exact = self._quoting.quote is not None and self._is_exact(file)
         lines = self._lines(file, which, exact)
@@ -206,7 +209,7 @@ class CsvSource:
             lines = self._lines(file, which, exact=True)
         self._unchanged.check(file, self.paths[file])
         lines = self._body(lines) if which == 0 else lines
-        return self._block(lines, Spans.one(self.paths[file], lines))
+        return self._block(lines, Spans.one(self.paths[file], lines), buffers)
 
     def _lines(self, file: int, which: int, exact: bool) -> Stretch:
         path, nbytes = self.paths[file], self.plan.range_nbytes
@@ -221,14 +224,14 @@ class CsvSource:
             return lines
         return lines.after(self.options.dialect.first_line(lines.text)[1])
 
-    def _block(self, lines: Stretch, spans: Spans, streamed: bool = False) -> Block:
+    def _block(self, lines: Stretch, spans: Spans, buffers: Buffers, streamed: bool = False) -> Block:
         plan, dialect = self.plan, self.options.dialect
         quote = None if dialect.quote is None else ord(dialect.quote)
         quoted = lines.has(quote)
         if lines.error is not None:
             self._on_error.bad(lines.error)
         if plan.layout is not None and not quoted:
-            parsed = csv_kernel.parse(lines.text, plan.layout)
+            parsed = csv_kernel.parse(lines.text, plan.layout, buffers)
             if parsed is not None and not self._rounded(parsed):
                 return self._numbers(parsed, origin_of(spans, None, self._quoting, streamed))
         if plan.layout is not None:
@@ -237,7 +240,7 @@ class CsvSource:
         if rows.bad:
             self._report(lines, spans, rows, streamed)
         origin = origin_of(spans, rows.numbers, self._quoting, streamed)
-        return plan.shape.block(rows.table, origin, self._on_error)
+        return plan.shape.block(rows.table, origin, self._on_error, buffers)
 
     def _report(self, lines: Stretch, spans: Spans, rows: Rows, streamed: bool) -> None:
         starts = row_offsets(lines.text, self._quoting)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from penstock.core.errors import BadData
-from penstock.memory.buffers import empty
+from penstock.core.source import NEW_MEMORY, Buffers
 from penstock.sources.hdf5.survey import DEFLATE, SHUFFLE, Dataset5, opened, reason
 from penstock.sources.storage import files as storage
 
@@ -126,10 +126,10 @@ class RowReader:
         self.path, self.fact = path, fact
         self.addresses = find_addresses(path, fact)
 
-    def read(self, start: int, stop: int) -> np.ndarray:
+    def read(self, start: int, stop: int, buffers: Buffers = NEW_MEMORY) -> np.ndarray:
         """Rows start..stop as a new array as the file holds them."""
         fact = self.fact
-        out = empty((stop - start, *fact.shape[1:]), fact.raw)
+        out = buffers.empty((stop - start, *fact.shape[1:]), fact.raw)
         self.read_into(start, out)
         return out
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from penstock.core.block import Block, Column
 from penstock.core.errors import BadData
 from penstock.core.schema import OBJECT, Schema
-from penstock.core.source import BLOCK_NBYTES, OnError
+from penstock.core.source import BLOCK_NBYTES, NEW_MEMORY, Buffers, OnError
 from penstock.core.tree import Tree
 from penstock.sources.hdf5.chunks import RowReader, read_pieces
 from penstock.sources.hdf5.files import Files5
@@ -146,12 +146,17 @@ class Hdf5Rows(_Hdf5):
         if out.size:
             read_pieces(reader.path, pieces())
 
-    def decode(self, fetched: tuple[np.ndarray, dict[str, np.ndarray]]) -> Block:
+    def decode(self, fetched: tuple[np.ndarray, dict[str, np.ndarray]], buffers: Buffers = NEW_MEMORY) -> Block:
         """Bytes in the machine's order; there is nothing else to decode."""
         rows, columns = fetched
         return Block({n: native(c) for n, c in columns.items()}, self.tree, lambda i: self._place(int(rows[i])))
 
-    def decode_into(self, fetched: tuple[np.ndarray, dict[str, np.ndarray]], out: Mapping[str, np.ndarray]) -> None:
+    def decode_into(
+        self,
+        fetched: tuple[np.ndarray, dict[str, np.ndarray]],
+        out: Mapping[str, np.ndarray],
+        buffers: Buffers = NEW_MEMORY,
+    ) -> None:
         """Copy the rows into the given arrays."""
         for name, column in fetched[1].items():
             np.copyto(out[name], column)
@@ -192,32 +197,32 @@ class Hdf5Units(_Hdf5):
         file = self._stretch(unit)[0]
         return not any(fact.in_heap for fact in self.files.facts(file).values())
 
-    def open(self, unit: int, part: int = 0) -> Iterator[Block]:
+    def open(self, unit: int, part: int = 0, buffers: Buffers = NEW_MEMORY) -> Iterator[Block]:
         """The unit's blocks: one, or several where values of open length are larger than the samples promised."""
         file, start, stop = self._stretch(unit)
-        yield from itertools.islice(self._blocks(file, start, stop), part, None)
+        yield from itertools.islice(self._blocks(file, start, stop, buffers), part, None)
 
-    def _blocks(self, file: int, start: int, stop: int) -> Iterator[Block]:
+    def _blocks(self, file: int, start: int, stop: int, buffers: Buffers) -> Iterator[Block]:
         path, facts = self.files[file]
         self.files.check(file)
         try:
-            columns = {column: self._read(file, column, fact, start, stop) for column, fact in facts.items()}
+            columns = {column: self._read(file, column, start, stop, buffers) for column in facts}
             self.files.check(file)
         except BadData as error:
             self.files.check(file)
             smaller = damage_step(facts)
             if stop - start > smaller:  # close in on the damage: what lies in other chunks is still good
                 middle = start + max(1, (stop - start) // smaller // 2) * smaller
-                yield from self._joined(file, start, middle, stop)
+                yield from self._joined(file, start, middle, stop, buffers)
                 return
             self.on_error.bad(BadData(f"{path}, rows {start} to {stop - 1}", error.reason))
             return
         for low, high in cuts(columns, facts):
             yield self._finished(file, start + low, {name: column[low:high] for name, column in columns.items()})
 
-    def _joined(self, file: int, start: int, middle: int, stop: int) -> Iterator[Block]:
+    def _joined(self, file: int, start: int, middle: int, stop: int, buffers: Buffers) -> Iterator[Block]:
         """What is left of a damaged unit, as one block so that it is no more parts than a whole one."""
-        blocks = [*self._blocks(file, start, middle), *self._blocks(file, middle, stop)]
+        blocks = [*self._blocks(file, start, middle, buffers), *self._blocks(file, middle, stop, buffers)]
         if blocks:
             yield Block.concat(blocks)
 
@@ -236,9 +241,10 @@ class Hdf5Units(_Hdf5):
             self.on_error.bad(BadData(self.origin(file, start + row), bad[row]))
         return block.take(np.setdiff1d(np.arange(len(block)), list(bad)))
 
-    def _read(self, file: int, column: str, fact: Dataset5, start: int, stop: int) -> np.ndarray:
+    def _read(self, file: int, column: str, start: int, stop: int, buffers: Buffers) -> np.ndarray:
+        fact = self.files.facts(file)[column]
         if fact.storage != "library":
-            return self.reader(file, column).read(start, stop)
+            return self.reader(file, column).read(start, stop, buffers)
         path = self.files.path(file)
         try:
             return read_member(self._library_file(file)[fact.name], fact, start, stop)

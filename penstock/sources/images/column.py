@@ -14,6 +14,7 @@ import numpy as np
 
 from penstock.core.errors import BadData, InvalidInput
 from penstock.core.schema import Field
+from penstock.core.source import NEW_MEMORY, Buffers
 from penstock.sources.images.decode import ImageOptions, decode_image, decode_image_into
 
 UNSIZED_NBYTES = 1_000_000
@@ -43,6 +44,7 @@ class Pictures:
         into: np.ndarray | None = None,
         *,
         skip: Collection[int] = (),
+        buffers: Buffers = NEW_MEMORY,
     ) -> np.ndarray:
         """Decode images into `into` or a new array; rows in `skip` are left as they are, bad ones told to `damage`."""
         size = self.options.size
@@ -55,9 +57,9 @@ class Pictures:
                 continue
             try:
                 if out is not None:
-                    decode_image_into(bytes(data), out[row], self.options)
+                    decode_image_into(bytes(data), out[row], self.options, buffers=buffers)
                 elif alone is not None:
-                    alone[row] = decode_image(bytes(data), self.options)
+                    alone[row] = decode_image(bytes(data), self.options, buffers=buffers)
             except BadData as error:
                 damage(row, error.reason)
         return out if out is not None else np.asarray(alone)

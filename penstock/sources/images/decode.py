@@ -5,8 +5,9 @@ Does not cover: reading files (source.py), reading headers (header.py).
 
 JPEG goes through kernels of our own (native/jpeg.py) where they can, else through libjpeg-turbo (simplejpeg), to equal
 pixels; both decode into a given buffer without the GIL. PNG, WebP, BMP, GIF (first frame) and TIFF (first page) go
-through OpenCV, and what it cannot read through Pillow (pillow.py). Each thread recycles one decode buffer: fresh pages
-for each image cost 1.3 to 1.5 times the whole decode.
+through OpenCV, and what it cannot read through Pillow (pillow.py). Each thread recycles its decode buffers: fresh pages
+for each image cost 1.3 to 1.5 times the whole decode. They belong to the thread, whichever run it reads for; who pays
+for them comes as an argument.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ import numpy as np
 
 from penstock.core.errors import BadData, InvalidInput, MissingExtra
 from penstock.core.events import fell_back
-from penstock.memory.budget import Lease
-from penstock.memory.buffers import lender
+from penstock.core.source import NEW_MEMORY, Buffers, BytesOnLease
 from penstock.native import jpeg as own
 from penstock.sources.images import pillow
 from penstock.sources.images.header import Header, png_without_animation, read_header
 
 Mode = Literal["rgb", "bgr", "gray", "rgba"]
 Crop = Literal["center", "pad", "none"]
+Room = own.Room
+"""Gives a flat buffer of some bytes for a purpose."""
 
 CHANNELS = {"rgb": 3, "bgr": 3, "gray": 1, "rgba": 4}
 MAX_PIXELS = 100_000_000
@@ -76,26 +78,30 @@ class ImageOptions:
         return CHANNELS[self.mode]
 
 
-def decode_image(data: bytes, options: ImageOptions, *, where: str = "image") -> np.ndarray:
+def decode_image(
+    data: bytes, options: ImageOptions, *, where: str = "image", buffers: Buffers = NEW_MEMORY
+) -> np.ndarray:
     """A new array with the image. Raises BadData, which names `where`, if it cannot be decoded."""
     if options.size is not None:
         out = np.empty((*options.size, options.channels), np.uint8)
-        decode_image_into(data, out, options, where=where)
+        decode_image_into(data, out, options, where=where, buffers=buffers)
         return out
     header = _checked(data, options, where)
-    pixels = _turned(_pixels(data, header, options, where, None), header.orientation, None)
+    pixels = _turned(_pixels(data, header, options, where, _new, _room(buffers)), header.orientation, _new)
     return np.ascontiguousarray(pixels.reshape(*pixels.shape[:2], options.channels))
 
 
-def decode_image_into(data: bytes, out: np.ndarray, options: ImageOptions, *, where: str = "image") -> None:
+def decode_image_into(
+    data: bytes, out: np.ndarray, options: ImageOptions, *, where: str = "image", buffers: Buffers = NEW_MEMORY
+) -> None:
     """Decode, turn, crop and resize into `out` (height x width x channels, contiguous)."""
     header = _checked(data, options, where)
-    scratch = _scratch()
+    scratch, room = _scratch(), _room(buffers)
     try:
         if header.kind == "JPEG" and header.orientation == 1 and (header.height, header.width) == out.shape[:2]:
-            _jpeg_pixels(data, header, options, where, out)
+            _jpeg_pixels(data, header, options, where, out, room)
             return
-        pixels = _turned(_pixels(data, header, options, where, scratch), header.orientation, scratch)
+        pixels = _turned(_pixels(data, header, options, where, room, room), header.orientation, room)
         _fit(pixels, out, options)
     finally:
         scratch.trim()
@@ -115,14 +121,13 @@ def _checked(data: bytes, options: ImageOptions, where: str) -> Header:
     return header
 
 
-def _pixels(data: bytes, header: Header, options: ImageOptions, where: str, scratch: Scratch | None) -> np.ndarray:
-    """The image as it is stored."""
+def _pixels(data: bytes, header: Header, options: ImageOptions, where: str, image: Room, room: Room) -> np.ndarray:
+    """The image as it is stored, in memory of `image`; the decoder's own comes from `room`."""
     if header.kind != "JPEG":
         return _other_pixels(data, header, options, where)
     height, width = _scaled_size(header, options)
     nbytes = height * width * options.channels
-    buffer = np.empty(nbytes, np.uint8) if scratch is None else scratch.get("decode", nbytes)
-    return _jpeg_pixels(data, header, options, where, buffer, (height, width))
+    return _jpeg_pixels(data, header, options, where, image("decode", nbytes), room, (height, width))
 
 
 def _scaled_size(header: Header, options: ImageOptions) -> tuple[int, int]:
@@ -142,10 +147,16 @@ def _scaled_size(header: Header, options: ImageOptions) -> tuple[int, int]:
 
 
 def _jpeg_pixels(
-    data: bytes, header: Header, options: ImageOptions, where: str, buffer: np.ndarray, scaled: tuple[int, int] = (0, 0)
+    data: bytes,
+    header: Header,
+    options: ImageOptions,
+    where: str,
+    buffer: np.ndarray,
+    room: Room,
+    scaled: tuple[int, int] = (0, 0),
 ) -> np.ndarray:
     size = (header.height, header.width)
-    if scaled in ((0, 0), size) and own.decode(data, options.mode, options.fast, buffer.reshape(-1), _scratch().get):
+    if scaled in ((0, 0), size) and own.decode(data, options.mode, options.fast, buffer.reshape(-1), room):
         return buffer.reshape(*size, 3)
     simplejpeg = _simplejpeg()
     if scaled in ((0, 0), size) and options.mode in ("rgb", "bgr"):
@@ -211,14 +222,14 @@ def _to_rgba(pixels: np.ndarray, header: Header, where: str) -> np.ndarray:
     return converted
 
 
-def _turned(pixels: np.ndarray, orientation: int, scratch: Scratch | None) -> np.ndarray:
+def _turned(pixels: np.ndarray, orientation: int, room: Room) -> np.ndarray:
     """The image as EXIF asks for it to be shown."""
     if orientation == 1:
         return pixels
     cv2 = _cv2()
     shape = (pixels.shape[1], pixels.shape[0]) if orientation >= 5 else pixels.shape[:2]
     shape += pixels.shape[2:]
-    out = np.empty(shape, np.uint8) if scratch is None else scratch.get("turn", pixels.size).reshape(shape)
+    out = room("turn", pixels.size).reshape(shape)
     if orientation in (2, 4):
         cv2.flip(pixels, 1 if orientation == 2 else 0, dst=out)
     elif orientation in (5, 7):
@@ -262,19 +273,19 @@ def _resize(pixels: np.ndarray, out: np.ndarray, options: ImageOptions) -> None:
 
 
 class Scratch:
-    """A thread's recycled buffers, by purpose. The run that the thread works for has them on lease."""
+    """A thread's recycled buffers, by purpose. The run that first needed them has them on lease."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, np.ndarray] = {}
-        self._lease: Lease | None = None
+        self._lease: BytesOnLease | None = None
 
-    def get(self, purpose: str, nbytes: int) -> np.ndarray:
-        """A flat buffer of exactly `nbytes`: zero when it is new, else as it was left."""
+    def get(self, purpose: str, nbytes: int, buffers: Buffers) -> np.ndarray:
+        """A flat buffer of exactly `nbytes`, paid by `buffers`: zero when it is new, else as it was left."""
         buffer = self._buffers.get(purpose)
         if buffer is None or len(buffer) < nbytes:
             self._buffers.pop(purpose, None)  # give the small one back before the large one is taken
             taken = -(-nbytes // 262144) * 262144
-            self._pay(self.nbytes + taken)
+            self._pay(self.nbytes + taken, buffers)
             buffer = np.zeros(taken, np.uint8)
             self._buffers[purpose] = buffer
         return buffer[:nbytes]
@@ -290,12 +301,11 @@ class Scratch:
         self._buffers.clear()
         self._pay(0)
 
-    def _pay(self, nbytes: int) -> None:
-        here = lender()
+    def _pay(self, nbytes: int, buffers: Buffers = NEW_MEMORY) -> None:
         if self._lease is not None:
             self._lease.resize(nbytes)
-        elif here is not None and nbytes:
-            self._lease = here.lease(nbytes, who="decode")
+        elif nbytes:
+            self._lease = buffers.lease(nbytes, who="decode")
 
     def __del__(self) -> None:
         if self._lease is not None:
@@ -326,6 +336,16 @@ def _scratch() -> Scratch:
         with _all_lock:
             _all.add(scratch)
     return scratch
+
+
+def _room(buffers: Buffers) -> Room:
+    """This thread's recycled buffers, paid by those of a run."""
+    return functools.partial(_scratch().get, buffers=buffers)
+
+
+def _new(_: str, nbytes: int) -> np.ndarray:
+    """New memory, for an image that is handed out."""
+    return np.empty(nbytes, np.uint8)
 
 
 def scratch_nbytes() -> int:

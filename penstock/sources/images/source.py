@@ -17,7 +17,7 @@ import numpy as np
 from penstock.core.block import Block
 from penstock.core.errors import BadData, DataError, MapError
 from penstock.core.schema import Field, Schema
-from penstock.core.source import OnError
+from penstock.core.source import NEW_MEMORY, Buffers, OnError
 from penstock.core.tree import Tree
 from penstock.sources.images.decode import ImageOptions, decode_image, decode_image_into
 from penstock.sources.listing.packed_names import PathIndex
@@ -132,7 +132,7 @@ class ImageSource:
                 self._unchanged.check(row, path)
         return FetchedImages(rows, data)
 
-    def decode(self, fetched: FetchedImages) -> Block:
+    def decode(self, fetched: FetchedImages, buffers: Buffers = NEW_MEMORY) -> Block:
         """Rows in the order fetched; damaged ones go to `on_error` and are left out."""
         options, count = self.options, len(fetched.rows)
         fixed = options.size is not None
@@ -144,9 +144,9 @@ class ImageSource:
             try:
                 data = _bytes(fetched.data[i], where)
                 if fixed:
-                    decode_image_into(data, images[len(kept)], options, where=where)
+                    decode_image_into(data, images[len(kept)], options, where=where, buffers=buffers)
                 else:
-                    images[len(kept)] = decode_image(data, options, where=where)
+                    images[len(kept)] = decode_image(data, options, where=where, buffers=buffers)
             except BadData as error:
                 self._on_error.bad(error)
                 continue
@@ -157,11 +157,11 @@ class ImageSource:
             columns["label"] = self._labels(rows)
         return Block(columns, self._tree, lambda i: self.files.path(int(rows[i])))
 
-    def decode_into(self, fetched: FetchedImages, out: Mapping[str, np.ndarray]) -> None:
+    def decode_into(self, fetched: FetchedImages, out: Mapping[str, np.ndarray], buffers: Buffers = NEW_MEMORY) -> None:
         """Decode straight into batch slots, one a row. Damage raises."""
         for i, slot in enumerate(out["image"]):
             where = self.files.path(int(fetched.rows[i]))
-            decode_image_into(_bytes(fetched.data[i], where), slot, self.options, where=where)
+            decode_image_into(_bytes(fetched.data[i], where), slot, self.options, where=where, buffers=buffers)
         if self.labelled:
             out["label"][:] = self._labels(fetched.rows)
 

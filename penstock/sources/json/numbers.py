@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.core.source import NEW_MEMORY, Buffers
 from penstock.native import json as kernel
 from penstock.native.csv import count_byte
 from penstock.sources.csv.numbers import FLOAT, INTEGER, MATRIX, SKIP, Layout, Parsed, room_for
@@ -63,12 +64,12 @@ def objects_of(fields: Sequence[pa.Field], shape: TableShape, specs: Sequence[Sp
     return Objects(Layout(tuple(kinds), tuple(slots), ",", (), np.dtype(dtype)), b"".join(keys), ends)
 
 
-def parse(text: memoryview, objects: Objects) -> Parsed | None:
+def parse(text: memoryview, objects: Objects, buffers: Buffers = NEW_MEMORY) -> Parsed | None:
     """Parse whole lines, or None when they are not for the kernel."""
     layout, data = objects.layout, np.frombuffer(text, np.uint8)
     if not len(data):
         return None
-    out = room_for(count_byte(data, ord("\n")) + 1, layout)
+    out = room_for(count_byte(data, ord("\n")) + 1, layout, buffers)
     plan = np.array([layout.kinds, layout.slots], np.int64)
     why, rows = kernel.read_rows(data, objects.keys, np.array(objects.ends[1:], np.int64), plan, out)
     return None if why != kernel.DONE else Parsed(out.matrix[:rows], out.floats[:, :rows], out.integers[:, :rows])

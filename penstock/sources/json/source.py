@@ -19,7 +19,7 @@ from penstock.core.block import Block, Column, Origin
 from penstock.core.errors import BadData, SchemaChanged
 from penstock.core.events import fell_back
 from penstock.core.schema import Schema
-from penstock.core.source import OnError, blocks_from
+from penstock.core.source import NEW_MEMORY, Buffers, OnError, blocks_from
 from penstock.sources.csv.numbers import Parsed
 from penstock.sources.csv.split import BOM, Stretch
 from penstock.sources.json import numbers as json_numbers
@@ -114,9 +114,9 @@ class JsonSource:
     def fingerprint(self) -> str:
         return self.files.fingerprint("json", self.shape, sorted((n, str(t)) for n, t in self.types.items()))
 
-    def open(self, unit: int, part: int = 0) -> Iterator[Block]:
+    def open(self, unit: int, part: int = 0, buffers: Buffers = NEW_MEMORY) -> Iterator[Block]:
         """The unit's blocks; one may be empty, so that parts keep their numbers."""
-        yield from blocks_from(self.files.stretches(unit), part, self._block)
+        yield from blocks_from(self.files.stretches(unit), part, lambda piece: self._block(piece, buffers))
 
     def num_pieces(self) -> int:
         return 0 if self.files.pieces is None else len(self.files.pieces)
@@ -136,18 +136,18 @@ class JsonSource:
         lines = max(1, head.count(b"\n"))
         return int(text * schema.row_nbytes * lines / max(1, len(head))) if schema.fixed and head else text
 
-    def read_pieces(self, pieces: np.ndarray) -> Block:
+    def read_pieces(self, pieces: np.ndarray, buffers: Buffers = NEW_MEMORY) -> Block:
         """Lines of scattered pieces, parsed in one call."""
         spans, lines, errors = self.files.scattered(pieces)
         for error in errors:
             self.on_error.bad(self.files.too_long(error))
-        return self._block((spans, lines))
+        return self._block((spans, lines), buffers)
 
-    def _block(self, piece: tuple[Spans, Stretch]) -> Block:
+    def _block(self, piece: tuple[Spans, Stretch], buffers: Buffers) -> Block:
         plan, (spans, lines) = self.plan(), piece
         if lines.error is not None:
             self.on_error.bad(self.files.too_long(lines.error))
-        parsed = None if plan.objects is None else json_numbers.parse(lines.text, plan.objects)
+        parsed = None if plan.objects is None else json_numbers.parse(lines.text, plan.objects, buffers)
         if parsed is not None:
             return self._numbers(parsed, _origin(spans, None))
         # Where all fields are read, one that no sample had may not vanish.
@@ -157,7 +157,7 @@ class JsonSource:
         table, kept, bad = json_parse.parse(lines.text, plan.arrow, others)
         for start, reason in bad:
             self.on_error.bad(BadData(where(*spans.place(start)), f"{reason}{self._remedy(reason)}"))
-        return plan.shape.block(json_parse.flat(table, plan.names), _origin(spans, kept), self.on_error)
+        return plan.shape.block(json_parse.flat(table, plan.names), _origin(spans, kept), self.on_error, buffers)
 
     def _numbers(self, parsed: Parsed, origin: Origin) -> Block:
         """The kernel's arrays under the names of the block's columns."""

@@ -1,7 +1,8 @@
 """The files of a dataset that is made of shards: every name found, in a fixed order, none of them held for long.
 
 Covers: folders, globs and single files, local and remote; packing many names into an index on disk.
-Does not cover: labels and lists that are kept between runs (scan.py), reading files (sources/storage/files.py).
+Does not cover: walking local folders (walk.py), labels and lists that are kept between runs (scan.py), reading files
+(sources/storage/files.py).
 
 Names go from the listing through a sorter that spills to disk into a mapped index. A million names of shards would be
 100 MB of Python strings, in each process that reads them.
@@ -13,9 +14,7 @@ import fnmatch
 import glob
 import itertools
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from penstock.core.errors import InvalidInput, NotFound
 from penstock.sources.listing import remote_glob, remote_walk
 from penstock.sources.listing.packed_names import IndexWriter, PathIndex
 from penstock.sources.listing.sorter import NameSorter, chunks
+from penstock.sources.listing.walk import Folder, below, split_glob, visible
 from penstock.sources.storage import remote
 from penstock.sources.storage.index_folder import cache_folder, clear_old, partial
 
@@ -65,10 +65,10 @@ def local_files(path: str, suffixes: Suffixes) -> Iterator[str]:
     return _sorted(_matching(path), f"No file matches {path!r}.")
 
 
-def _sorted(names: Iterable[str], missing: str) -> Iterator[str]:
+def _sorted(names: Iterable[bytes], missing: str) -> Iterator[str]:
     sorter = NameSorter()
     for chunk in chunks(names, FEW):
-        sorter.add([os.fsencode(name) for name in chunk])
+        sorter.add(chunk)
     if not sorter.count:
         raise NotFound(missing)
     for part in sorter.sorted():
@@ -76,56 +76,19 @@ def _sorted(names: Iterable[str], missing: str) -> Iterator[str]:
             yield from map(os.fsdecode, some)
 
 
-def _below(folder: str, suffixes: Suffixes) -> Iterator[str]:
-    """Files in a folder and the folders in it; a link back to a folder above is not followed."""
-    stack: list[tuple[str, tuple[tuple[int, int], ...]]] = [(folder, ())]
-    while stack:
-        where, above = stack.pop()
-        with _readable(where):
-            status = os.stat(where)
-            identity = (status.st_dev, status.st_ino)
-            if identity in above:
-                continue
-            with os.scandir(where) as entries:
-                for entry in entries:
-                    if entry.name[0] in "._":
-                        continue
-                    if entry.is_dir():
-                        stack.append((entry.path, (*above, identity)))
-                    elif not suffixes or entry.name.lower().endswith(suffixes):
-                        yield entry.path
+def _below(folder: str, suffixes: Suffixes) -> Iterator[bytes]:
+    wanted = visible(suffixes)
+    for _, found in below(os.fsencode(folder)):
+        lead = os.path.join(found.path, b"")
+        for name in found.names(wanted):
+            yield lead + name
 
 
-def _matching(path: str) -> Iterator[str]:
-    """Files that a glob means. `glob` finds the folders; their files are looked at one by one, for it would list them.
-
-    A folder that cannot be read is an error: `glob` would leave its files out and say nothing.
-    """
-    head, tail = os.path.split(path)
-    if tail == "**":
-        head, tail = path, "*"
-    lead = os.path.join(head, "") if head else ""
-    hidden = tail.startswith(".") or not glob.has_magic(tail)  # as in a shell, "*" does not match hidden names
-    matches = re.compile(fnmatch.translate(tail) if glob.has_magic(tail) else re.escape(tail) + r"\Z").match
-    folders = set(glob.glob(lead, recursive=True)) if glob.has_magic(lead) else {lead}
-    if set(head.split("/")) == {"**"}:
-        folders.add("")  # "**" may be no folder at all, which `glob` has no name for here
-    for folder in sorted(folders):
-        if folder and not os.path.isdir(folder):
-            continue
-        with _readable(folder), os.scandir(folder or ".") as entries:
-            for entry in entries:
-                name = entry.name
-                if matches(name) and (hidden or name[0] != ".") and not entry.is_dir():
-                    yield folder + name
-
-
-@contextmanager
-def _readable(folder: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise NotFound(f"Folder {folder!r} cannot be read: {error.strerror}.") from error
+def _matching(pattern: str) -> Iterator[bytes]:
+    folders, wanted = split_glob(pattern)
+    for lead in map(os.fsencode, folders):
+        for name in Folder(lead or b".").names(wanted):
+            yield lead + name
 
 
 def remote_files(url: str, suffixes: Suffixes) -> Iterator[str]:
@@ -135,12 +98,12 @@ def remote_files(url: str, suffixes: Suffixes) -> Iterator[str]:
     head = url.partition("://")[0]
     fs, path = remote.filesystem(url)
     if glob.has_magic(path) and not (head.startswith("http") and "*" not in path):
-        return _sorted(_matching_urls(url), f"No file matches {url!r}.")
+        return _sorted(map(os.fsencode, _matching_urls(url)), f"No file matches {url!r}.")
     if head.startswith("http") or remote.retried(url, lambda: fs.isfile(path)):
         return iter([url])
     ending = f" ending in {' or '.join(suffixes)}" if suffixes else ""
     found = _walked(url.rstrip("/"), remote_walk.Visible(suffixes or ()))
-    return _sorted(found, f"{url} does not exist or holds no file{ending}.")
+    return _sorted(map(os.fsencode, found), f"{url} does not exist or holds no file{ending}.")
 
 
 def _matching_urls(url: str) -> Iterator[str]:

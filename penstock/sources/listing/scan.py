@@ -1,16 +1,14 @@
 """Finding a dataset's files, however many there are, in bounded memory and always in the same order.
 
 Covers: folders, globs, lists and CSV manifests, local and remote, into a packed index.
-Does not cover: the index itself (packed_names.py), lists of shard files (find.py).
+Does not cover: walking local folders (walk.py), the index itself (packed_names.py), lists of shard files (find.py).
 """
 
 from __future__ import annotations
 
-import fnmatch
 import glob
 import hashlib
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -20,11 +18,10 @@ from penstock.core.errors import InvalidInput, NotFound
 from penstock.sources.listing import remote_walk
 from penstock.sources.listing.packed_names import SMALL_NBYTES, FolderTimes, IndexWriter, PathIndex, open_if_current
 from penstock.sources.listing.remote_glob import Glob, split
-from penstock.sources.listing.sorter import CHUNK, NameSorter, chunks
+from penstock.sources.listing.sorter import NameSorter, chunks
+from penstock.sources.listing.walk import Folder, Identity, Wanted, below, split_glob, visible
 from penstock.sources.storage import files as storage
 from penstock.sources.storage.index_folder import cache_folder, clear_old, partial, written
-
-_HIDDEN = b"._"
 
 
 @dataclass(frozen=True)
@@ -50,9 +47,10 @@ def list_files(paths: storage.Paths, rules: FileRules) -> PathIndex:
         return list_named([path], rules)
     if not glob.has_magic(path):
         raise NotFound(f"{text!r} does not exist.")
-    root, folders, pattern = _glob_folders(path)
+    spelled, wanted = split_glob(path)
+    folders = sorted(set(map(os.path.normpath, spelled)))
     key = ("glob", path, *folders)
-    return _kept(key, rules, lambda writer: _scan_glob(path, (root, folders, pattern), rules, writer))
+    return _kept(key, rules, lambda writer: _scan_glob(path, folders, wanted, rules, writer))
 
 
 def _kept(key: tuple[str, ...], rules: FileRules, scan: Callable[[IndexWriter], None]) -> PathIndex:
@@ -72,8 +70,10 @@ def _kept(key: tuple[str, ...], rules: FileRules, scan: Callable[[IndexWriter], 
 
 
 def _scan_folder(root: str, rules: FileRules, writer: IndexWriter) -> None:
-    walk = _Walk(root, _name_filter(rules.suffixes), writer, tuple(map(os.fsencode, rules.suffixes)))
-    names, folders, status = walk.read(b"")
+    listing = _Listing(root, visible(rules.suffixes), writer)
+    top = Folder(os.fsencode(root))
+    names = listing.read(b"", top)
+    folders = sorted(top.folders)
     by_class = rules.by_folder and bool(folders)
     if by_class and names.count:
         raise InvalidInput(
@@ -82,112 +82,72 @@ def _scan_folder(root: str, rules: FileRules, writer: IndexWriter) -> None:
         )
     found = tuple(os.fsdecode(name) for name in folders) if by_class else ()
     classes = _classes(found, rules, root)
-    walk.write(b"", names, None)
+    listing.write(b"", names)
     for folder in folders:
-        walk.down(folder, (status,), classes.index(os.fsdecode(folder)) if by_class else None)
+        label = classes.index(os.fsdecode(folder)) if by_class else None
+        listing.write_below(folder, (top.identity,), label)
     _require(writer.rows, f"Folder {root!r}", rules)
-    writer.finish(root=root, classes=classes if by_class else (), watch=FolderTimes(walk.folders, walk.mtimes_ns))
+    writer.finish(root=root, classes=classes if by_class else (), watch=listing.watch)
 
 
-class _Walk:
-    """Reads folders below a root, each sorted, and remembers their times.
+class _Listing:
+    """Writes folders below a root to an index, the names of each sorted, and remembers their times."""
 
-    Names that end in one of `endings` and are not hidden are `wanted` for sure, and that is cheaper to find out.
-    """
+    def __init__(self, root: str, wanted: Wanted, writer: IndexWriter) -> None:
+        self.root, self.wanted, self.writer = os.fsencode(root), wanted, writer
+        self._folders: list[bytes] = []
+        self._mtimes_ns: list[int] = []
 
-    def __init__(
-        self, root: str, wanted: re.Pattern[bytes], writer: IndexWriter, endings: tuple[bytes, ...] = ()
-    ) -> None:
-        self.root = os.fsencode(root)
-        self.wanted, self.endings = wanted, endings
-        self.writer = writer
-        self.folders: list[bytes] = []
-        self.mtimes_ns: list[int] = []
+    @property
+    def watch(self) -> FolderTimes:
+        """The folders that were read, by their path below the root, and their times."""
+        return FolderTimes(self._folders, self._mtimes_ns)
 
-    def read(self, folder: bytes) -> tuple[NameSorter, list[bytes], tuple[int, int]]:
-        """A folder's wanted names, its subfolders (sorted), and which folder it is."""
-        path = os.path.join(self.root, folder) if folder else self.root
-        names, folders, batch = NameSorter(), [], []
-        is_wanted, endings = self.wanted.search, self.endings
-        try:
-            status = os.stat(path)  # before reading: a file added meanwhile makes the list out of date, not wrong
-            with os.scandir(path) as entries:
-                for entry in entries:
-                    name = entry.name
-                    if entry.is_dir():
-                        if name[:1] not in (b".", b"_"):
-                            folders.append(name)
-                    elif (name.endswith(endings) and name[0] not in _HIDDEN) or is_wanted(name):
-                        batch.append(name)
-                        if len(batch) == CHUNK:
-                            names.add(batch)
-                            batch = []
-        except OSError as error:
-            raise NotFound(f"Folder {os.fsdecode(path)!r} cannot be read: {error.strerror}.") from error
-        names.add(batch)
-        self.folders.append(folder)
-        self.mtimes_ns.append(status.st_mtime_ns)
-        return names, sorted(folders), (status.st_dev, status.st_ino)
+    def read(self, key: bytes, folder: Folder) -> NameSorter:
+        """A folder's wanted names."""
+        names = NameSorter()
+        for some in chunks(folder.names(self.wanted)):
+            names.add(some)
+        self._folders.append(key)
+        self._mtimes_ns.append(folder.mtime_ns)
+        return names
 
-    def write(self, folder: bytes, names: NameSorter, label: int | None) -> None:
+    def write(self, key: bytes, names: NameSorter, label: int | None = None) -> None:
         """Append a folder's names to the index."""
         for part in names.sorted():
-            if folder:
-                part = np.strings.add(np.bytes_(folder + b"/"), part)
+            if key:
+                part = np.strings.add(np.bytes_(key + b"/"), part)
             self.writer.add(part, None if label is None else np.full(len(part), label, np.int32))
 
-    def down(self, top: bytes, above: tuple[tuple[int, int], ...], label: int | None) -> None:
-        """A folder and everything below it, depth first; a link back to a folder above is not followed."""
-        stack = [(top, above)]
-        while stack:
-            folder, parents = stack.pop()
-            names, folders, identity = self.read(folder)
-            if identity in parents:
-                continue
-            self.write(folder, names, label)
-            stack += [(folder + b"/" + name, (*parents, identity)) for name in reversed(folders)]
+    def write_below(self, top: bytes, above: tuple[Identity, ...], label: int | None) -> None:
+        """Append a folder and everything below it."""
+        for key, folder in below(self.root, top, above):
+            self.write(key, self.read(key, folder), label)
 
 
-def _glob_folders(path: str) -> tuple[str, list[str], str]:
-    """Split a glob into the folder above its first wildcard, the folders it means, and the pattern of the names."""
-    head, tail = os.path.split(path)
-    root = head
+def _scan_glob(path: str, folders: list[str], wanted: Wanted, rules: FileRules, writer: IndexWriter) -> None:
+    root = os.path.dirname(path)  # the folder above the first wildcard
     while glob.has_magic(root):
         root = os.path.dirname(root)
-    if tail == "**":
-        head, tail = path, "*"
-    folders = sorted({os.path.normpath(p) for p in glob.glob(os.path.join(head, ""), recursive=True)})
-    return root, folders, tail
-
-
-def _scan_glob(path: str, where: tuple[str, list[str], str], rules: FileRules, writer: IndexWriter) -> None:
-    root, folders, pattern = where
-    start = r"\A" if pattern.startswith(".") else r"\A(?!\.)"  # as in a shell, "*" does not match hidden files
-    walk = _Walk(root, re.compile((start + fnmatch.translate(pattern)).encode("utf-8", "surrogateescape")), writer)
+    listing = _Listing(root, wanted, writer)
     codes: dict[str, int] = {}
     counts: list[tuple[int, int]] = []
     for folder in folders:
         relative = os.path.relpath(folder, root)
         key = b"" if relative == "." else os.fsencode(relative)
-        names = walk.read(key)[0]
+        names = listing.read(key, Folder(os.fsencode(folder)))
         if names.count:  # a folder that is only passed through, as by "**", is no class
             counts.append((codes.setdefault(os.path.basename(folder), len(codes)), names.count))
-            walk.write(key, names, None)
+            listing.write(key, names)
     if not writer.rows:
         raise NotFound(f"No file matches {path!r}.")
-    watch = FolderTimes(walk.folders, walk.mtimes_ns)
     if not rules.by_folder or len(codes) == 1:  # one folder for all is a place, not a class
-        writer.finish(root=root, watch=watch)
+        writer.finish(root=root, watch=listing.watch)
         return
     classes = _classes(tuple(sorted(codes)), rules, path)
     order = np.array([classes.index(name) for name in codes], np.int32)
     labels = np.repeat(order[[code for code, _ in counts]], [count for _, count in counts])
-    writer.finish(root=root, classes=classes, watch=watch, labels=labels)
-
-
-def _name_filter(suffixes: tuple[str, ...]) -> re.Pattern[bytes]:
-    endings = "|".join(re.escape(suffix) for suffix in suffixes)
-    return re.compile(rf"^[^._].*(?:{endings})\Z".encode(), re.IGNORECASE | re.DOTALL)
+    writer.finish(root=root, classes=classes, watch=listing.watch, labels=labels)
 
 
 def _classes(found: tuple[str, ...], rules: FileRules, where: str) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from penstock.core.arrow_numbers import arrow_of, numbers
 from penstock.core.block import Block, Origin
 from penstock.core.errors import BadData, InvalidInput, PenstockError, SchemaChanged
 from penstock.core.schema import Schema
-from penstock.core.source import BLOCK_NBYTES, OnError
+from penstock.core.source import BLOCK_NBYTES, NEW_MEMORY, Buffers, OnError
 from penstock.sources.parquet.footer import group_sizes, largest_page
 from penstock.sources.parquet.int96 import require_nanoseconds
 from penstock.sources.parquet.readers import Readers
@@ -145,7 +145,7 @@ class ParquetSource:
             digest.update(f"{path}\0{storage.stamp(path)}\n".encode())
         return digest.hexdigest()[:32]
 
-    def open(self, unit: int, part: int = 0) -> Iterator[Block]:
+    def open(self, unit: int, part: int = 0, buffers: Buffers = NEW_MEMORY) -> Iterator[Block]:
         """The blocks of a unit: one, or the slices of a giant row group."""
         if not 0 <= unit < self.num_units():
             raise InvalidInput(f"{self.label} has no unit {unit}: there are {self.num_units()}.")
@@ -154,7 +154,7 @@ class ParquetSource:
         self._unchanged.check(file, self.paths[file])
         try:
             self._check_times(unit, self.paths[file], groups)
-            yield from self._blocks(unit, file, groups, part)
+            yield from self._blocks(unit, file, groups, part, buffers)
         except BadData as error:
             self._on_error.bad(error)
         except (PenstockError, MemoryError):
@@ -164,10 +164,10 @@ class ParquetSource:
             named = f"row group {group}" if len(groups) == 1 else f"row groups {group} to {groups[-1]}"
             self._on_error.bad(BadData(f"{self.paths[file]}, {named}", f"cannot be read ({_first_line(error)})"))
 
-    def _blocks(self, unit: int, file: int, groups: list[int], part: int) -> Iterator[Block]:
+    def _blocks(self, unit: int, file: int, groups: list[int], part: int, buffers: Buffers) -> Iterator[Block]:
         if not self._sliced(unit):
             if part == 0:
-                made = [self._whole(unit, file, groups)]
+                made = [self._whole(unit, file, groups, buffers)]
                 self._unchanged.check(file, self.paths[file])
                 yield made.pop()
             return
@@ -182,10 +182,11 @@ class ParquetSource:
             for number, batch in enumerate(batches):
                 if number >= part:
                     self._unchanged.check(file, self.paths[file])
-                    yield self._shaped(pa.Table.from_batches([batch]), self._origin(file, groups[0], at))
+                    origin = self._origin(file, groups[0], at)
+                    yield self._shaped(pa.Table.from_batches([batch]), origin, buffers)
                 at += batch.num_rows
 
-    def _whole(self, unit: int, file: int, groups: list[int]) -> Block:
+    def _whole(self, unit: int, file: int, groups: list[int], buffers: Buffers) -> Block:
         """Row groups as one block. No generator: its frame would keep Arrow's columns while the block is used."""
         origin = self._origin(file, groups[0], 0)
         with self._reading(file) as reader:
@@ -198,21 +199,25 @@ class ParquetSource:
                         raise pa.ArrowInvalid(f"{table.num_rows} rows where the footer says {rows}")
                     return one_batch(table, origin)
 
-                return self.shape_bound.block_by_parts(self.survey.arrow, rows, read, origin, self._on_error)
+                arrow = self.survey.arrow
+                return self.shape_bound.block_by_parts(arrow, rows, read, origin, self._on_error, buffers)
             table = reader.read_row_groups(groups, columns=self.survey.columns, use_threads=False)
-        return self._shaped(table, origin)
+        return self._shaped(table, origin, buffers)
 
-    def _shaped(self, table: pa.Table, origin: Origin) -> Block:
+    def _shaped(self, table: pa.Table, origin: Origin, buffers: Buffers) -> Block:
         names = self.survey.arrow.names if self.survey.columns is None else self.survey.columns
         if table.column_names != names:  # a file may hold its columns in another order than the first
             table = table.select(names)
         if self.filters is None:
-            return self.shape_bound.block(table, origin, self._on_error)
+            return self.shape_bound.block(table, origin, self._on_error, buffers)
         numbered = table.append_column("__row__", arrow_of(np.arange(table.num_rows)))
         kept = numbered.filter(self.filters)
         rows = numbers(kept.column("__row__").combine_chunks())
         return self.shape_bound.block(
-            kept.drop_columns(["__row__"]), lambda i: origin(int(rows[i]) if i < len(rows) else 0), self._on_error
+            kept.drop_columns(["__row__"]),
+            lambda i: origin(int(rows[i]) if i < len(rows) else 0),
+            self._on_error,
+            buffers,
         )
 
     def _origin(self, file: int, group: int, start: int) -> Origin:

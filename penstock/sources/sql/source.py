@@ -23,7 +23,7 @@ from penstock.core.arrow_numbers import arrow_of
 from penstock.core.block import Block
 from penstock.core.errors import BadData, DataError, InvalidInput, NotFound
 from penstock.core.schema import Schema
-from penstock.core.source import BLOCK_NBYTES, OnError, blocks_from
+from penstock.core.source import BLOCK_NBYTES, NEW_MEMORY, Buffers, OnError, blocks_from
 from penstock.sources.images.decode import ImageOptions, decode_image_into
 from penstock.sources.sql.connect import BATCH_NBYTES, SAMPLED_ROWS, ConnectionLostError, Database
 from penstock.sources.sql.partition import Partition, PartitionLayout, find_key, plan, select, wrapped
@@ -131,13 +131,13 @@ class SqlSource:
         told = (self.database.name, self.query, str(self.arrow_schema().remove_metadata()), self.layout(), self.shape)
         return hashlib.blake2b(repr(told).encode(), digest_size=16).hexdigest()
 
-    def open(self, unit: int, part: int = 0) -> Iterator[Block]:
+    def open(self, unit: int, part: int = 0, buffers: Buffers = NEW_MEMORY) -> Iterator[Block]:
         """The blocks of one range, in the key's order."""
         layout = self.layout()
         batches = self._resumed(layout.key, layout.partitions[unit])
         pieces = cut(batches, BLOCK_NBYTES, self._decoded_nbytes())
         try:
-            yield from blocks_from(pieces, part, lambda piece: self._block(piece, layout.key))
+            yield from blocks_from(pieces, part, lambda piece: self._block(piece, layout.key, buffers))
         finally:
             batches.close()
 
@@ -150,11 +150,11 @@ class SqlSource:
         finally:
             batches.close()
 
-    def shaped(self, rows: pa.RecordBatch) -> Block:
+    def shaped(self, rows: pa.RecordBatch, buffers: Buffers = NEW_MEMORY) -> Block:
         """The block that fetched rows become."""
-        return self._block((0, rows), self.layout().key)
+        return self._block((0, rows), self.layout().key, buffers)
 
-    def _block(self, piece: tuple[int, pa.RecordBatch], key: str | None) -> Block:
+    def _block(self, piece: tuple[int, pa.RecordBatch], key: str | None, buffers: Buffers) -> Block:
         first, rows = piece
         keys = rows.column(key) if key is not None else None
 
@@ -164,9 +164,9 @@ class SqlSource:
 
         kept = np.arange(len(rows))
         for name, options in self.images.items():
-            rows, good = decoded(rows, name, options, lambda i: origin(int(kept[i])), self.on_error)
+            rows, good = decoded(rows, name, options, lambda i: origin(int(kept[i])), self.on_error, buffers)
             kept = kept[good]
-        return self.shape.block(rows, lambda i: origin(int(kept[i])), self.on_error)
+        return self.shape.block(rows, lambda i: origin(int(kept[i])), self.on_error, buffers)
 
     def _resumed(self, key: str | None, partition: Partition) -> Generator[pa.RecordBatch, None, None]:
         """The rows of a range; after a lost connection, from the last key on, without those already given."""
@@ -276,7 +276,7 @@ def _joined(held: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def decoded(
-    rows: pa.RecordBatch, name: str, options: ImageOptions, origin: Any, on_error: OnError
+    rows: pa.RecordBatch, name: str, options: ImageOptions, origin: Any, on_error: OnError, buffers: Buffers
 ) -> tuple[pa.RecordBatch, np.ndarray]:
     """Rows with an image column decoded, and which rows could be."""
     blobs = rows.column(name)
@@ -288,7 +288,7 @@ def decoded(
         try:
             if not blob.is_valid:
                 raise BadData(where, "there is no image (NULL)")
-            decode_image_into(blob.as_py(), out[len(good)], options, where=where)
+            decode_image_into(blob.as_py(), out[len(good)], options, where=where, buffers=buffers)
         except BadData as error:
             on_error.bad(error)
             continue

@@ -22,9 +22,8 @@ from penstock.core.arrow_numbers import arrow_of, numbers
 from penstock.core.block import Block, Column, Origin
 from penstock.core.errors import BadData, InvalidInput, NotFound
 from penstock.core.schema import OBJECT, Field, Schema
-from penstock.core.source import OnError
+from penstock.core.source import NEW_MEMORY, Buffers, OnError
 from penstock.core.tree import Tree
-from penstock.memory.buffers import empty
 from penstock.sources.tables.column import (
     beyond_float64,
     is_numeric,
@@ -102,7 +101,11 @@ class TableShape:
         return found, self._walk(arrow, where, found.append)
 
     def block(
-        self, rows: pa.RecordBatch | pa.Table, origin: Origin | None = None, on_error: OnError | None = None
+        self,
+        rows: pa.RecordBatch | pa.Table,
+        origin: Origin | None = None,
+        on_error: OnError | None = None,
+        buffers: Buffers = NEW_MEMORY,
     ) -> Block:
         """Rows as a block. Rows that cannot be had (unknown category, missing integer) go to `on_error`."""
         if isinstance(rows, pa.Table):
@@ -114,13 +117,19 @@ class TableShape:
 
         specs: list[Spec] = []
         tree = self._walk(rows.schema, where, specs.append)
-        columns, _, origin = self._columns(rows, specs, origin, on_error)
+        columns, _, origin = self._columns(rows, specs, origin, on_error, buffers)
         if any(spec.matrix for spec in specs):
-            columns = {name: _own(column) for name, column in columns.items()}
+            columns = {name: _own(column, buffers) for name, column in columns.items()}
         return Block(columns, tree, origin)
 
     def block_by_parts(
-        self, arrow: pa.Schema, nrows: int, read: Read, origin: Origin | None, on_error: OnError | None
+        self,
+        arrow: pa.Schema,
+        nrows: int,
+        read: Read,
+        origin: Origin | None,
+        on_error: OnError | None,
+        buffers: Buffers = NEW_MEMORY,
     ) -> Block:
         """As `block`, of columns that are read as they are needed.
 
@@ -134,10 +143,10 @@ class TableShape:
         kept: np.ndarray | None = None
         if rest:
             names = list(dict.fromkeys(name for spec in rest for name in spec.sources))
-            columns, kept, origin = self._columns(read(names), rest, origin, on_error)
-            columns = {name: _own(column) if laid else column for name, column in columns.items()}
+            columns, kept, origin = self._columns(read(names), rest, origin, on_error, buffers)
+            columns = {name: _own(column, buffers) if laid else column for name, column in columns.items()}
         for spec in laid:
-            matrix = empty((nrows, len(spec.sources)), spec.dtype)
+            matrix = buffers.empty((nrows, len(spec.sources)), spec.dtype)
             step = max(_PART_COLUMNS, _PART_CELLS // max(1, nrows))
             for first in range(0, len(spec.sources), step):
                 part = replace(spec, sources=spec.sources[first : first + step])
@@ -147,7 +156,12 @@ class TableShape:
         return Block({spec.name: columns[spec.name] for spec in specs}, tree, origin)
 
     def _columns(
-        self, rows: pa.RecordBatch, specs: Sequence[Spec], origin: Origin | None, on_error: OnError | None
+        self,
+        rows: pa.RecordBatch,
+        specs: Sequence[Spec],
+        origin: Origin | None,
+        on_error: OnError | None,
+        buffers: Buffers,
     ) -> tuple[dict[str, Column], np.ndarray | None, Origin | None]:
         """The columns of a block, which rows of the batch they are unless all, and where these came from."""
         arrays, keep = self._plain(rows, specs, origin, on_error)
@@ -156,7 +170,7 @@ class TableShape:
             kept = np.flatnonzero(keep)
             arrays = {name: array.take(arrow_of(kept)) for name, array in arrays.items()}
             origin = _moved(origin, kept)
-        return {spec.name: self._column(spec, arrays, origin) for spec in specs}, kept, origin
+        return {spec.name: self._column(spec, arrays, buffers) for spec in specs}, kept, origin
 
     def _can_be_laid(self, spec: Spec, nrows: int) -> bool:
         """Whether a matrix can be filled part by part: a row of it is never left out, and it is worth it."""
@@ -278,9 +292,9 @@ class TableShape:
         integral = pa.types.is_integer(kind) or pa.types.is_boolean(kind)
         return not integral or self.nullable is None or name in self.nullable
 
-    def _column(self, spec: Spec, arrays: Mapping[str, pa.Array], origin: Origin | None) -> Column:
+    def _column(self, spec: Spec, arrays: Mapping[str, pa.Array], buffers: Buffers) -> Column:
         if spec.matrix:
-            return side_by_side([arrays[name] for name in spec.sources], spec.dtype)
+            return side_by_side([arrays[name] for name in spec.sources], spec.dtype, buffers)
         name = spec.sources[0]
         column = to_column(arrays[name], self._null_is_nan(name))
         if spec.dtype is not None and isinstance(column, np.ndarray) and column.dtype != OBJECT:
@@ -306,11 +320,11 @@ def one_batch(table: pa.Table, origin: Origin | None) -> pa.RecordBatch:
     return parts[0] if parts else pa.RecordBatch.from_pylist([], schema=table.schema)
 
 
-def _own(column: Column) -> Column:
+def _own(column: Column, buffers: Buffers) -> Column:
     """A copy of what is only seen in Arrow's memory: a label beside a matrix would keep pages of all columns there."""
     if not isinstance(column, np.ndarray) or column.flags.writeable:
         return column
-    own = empty(column.shape, column.dtype)
+    own = buffers.empty(column.shape, column.dtype)
     own[...] = column
     return own
 

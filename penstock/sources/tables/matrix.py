@@ -19,7 +19,7 @@ import pyarrow.types as pt
 
 from penstock.core.arrow_numbers import numbers
 from penstock.core.errors import InvalidInput
-from penstock.memory.buffers import empty
+from penstock.core.source import NEW_MEMORY, Buffers
 from penstock.native import matrix as kernel
 
 _LAID = (np.float32, np.float64, np.int64)
@@ -33,7 +33,7 @@ _COPIED = {
 """What the kernel turns into float32 itself, by its number there."""
 
 
-def side_by_side(arrays: Sequence[pa.Array], dtype: np.dtype[Any]) -> np.ndarray:
+def side_by_side(arrays: Sequence[pa.Array], dtype: np.dtype[Any], buffers: Buffers = NEW_MEMORY) -> np.ndarray:
     """A matrix of `dtype` with a column for each array; missing values become NaN."""
     nrows = len(arrays[0])
     if nrows == 0:
@@ -44,7 +44,7 @@ def side_by_side(arrays: Sequence[pa.Array], dtype: np.dtype[Any]) -> np.ndarray
     missing = dtype.kind != "f" and any(array.null_count for array in arrays)  # integers: Arrow says so
     if missing or not is_laid(dtype):
         return _by_arrow(arrays, kind, dtype)
-    out = empty((nrows, len(arrays)), dtype)
+    out = buffers.empty((nrows, len(arrays)), dtype)
     lay(arrays, out, 0)
     return out
 

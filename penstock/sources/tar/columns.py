@@ -22,7 +22,7 @@ import pyarrow as pa
 from penstock.core.block import Block, Column, take_column
 from penstock.core.errors import BadData, InvalidInput, NotFound
 from penstock.core.schema import OBJECT, Field, Schema
-from penstock.core.source import OnError
+from penstock.core.source import NEW_MEMORY, Buffers, OnError
 from penstock.core.tree import Tree
 from penstock.sources.images.column import Pictures
 from penstock.sources.tar.index import Member, MemoryReader, TarError, grouped, members
@@ -107,10 +107,10 @@ class SampleParser:
         """Decoded bytes of a sample, beyond those that are stored."""
         return sum(c.pictures.row_nbytes if c.pictures is not None else c.field.row_nbytes for c in self.columns)
 
-    def block(self, samples: Sequence[Sample], on_error: OnError) -> Block:
+    def block(self, samples: Sequence[Sample], on_error: OnError, buffers: Buffers = NEW_MEMORY) -> Block:
         """Decode samples; damaged ones go to `on_error` and are left out."""
         damage = {row: sample.error for row, sample in enumerate(samples) if sample.error}
-        columns = {c.name: self._column(c, samples, damage, None) for c in self.columns}
+        columns = {c.name: self._column(c, samples, damage, None, buffers) for c in self.columns}
         kept = np.array([row for row in range(len(samples)) if row not in damage], np.int64)
         if damage:
             for row in sorted(damage):
@@ -119,11 +119,17 @@ class SampleParser:
         wheres = [sample.where for sample in samples]
         return Block(columns, self.tree, lambda row: wheres[int(kept[row])])
 
-    def write(self, samples: Sequence[Sample], out: Mapping[str, np.ndarray], on_error: OnError) -> None:
+    def write(
+        self,
+        samples: Sequence[Sample],
+        out: Mapping[str, np.ndarray],
+        on_error: OnError,
+        buffers: Buffers = NEW_MEMORY,
+    ) -> None:
         """Decode samples into the given arrays; damage raises."""
         damage = {row: sample.error for row, sample in enumerate(samples) if sample.error}
         for column in self.columns:
-            made = self._column(column, samples, damage, out[column.name])
+            made = self._column(column, samples, damage, out[column.name], buffers)
             if column.pictures is None:
                 np.copyto(out[column.name], made)
         if damage:
@@ -131,11 +137,18 @@ class SampleParser:
             raise BadData(samples[row].where, damage[row])
 
     def _column(
-        self, column: TarColumn, samples: Sequence[Sample], damage: dict[int, str], into: np.ndarray | None
+        self,
+        column: TarColumn,
+        samples: Sequence[Sample],
+        damage: dict[int, str],
+        into: np.ndarray | None,
+        buffers: Buffers,
     ) -> Column:
         stored = [_stored(column, sample, row, damage) for row, sample in enumerate(samples)]
         if column.pictures is not None:
-            return column.pictures.decode(stored, lambda row, why: _note(damage, row, column, why), into, skip=damage)
+            return column.pictures.decode(
+                stored, lambda row, why: _note(damage, row, column, why), into, skip=damage, buffers=buffers
+            )
         values: list[Any] = [None] * len(samples)
         for row, data in enumerate(stored):
             if row in damage:

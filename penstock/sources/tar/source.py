@@ -14,7 +14,7 @@ import numpy as np
 from penstock.core.block import Block
 from penstock.core.errors import BadData
 from penstock.core.sizes import size
-from penstock.core.source import BLOCK_NBYTES, blocks_from
+from penstock.core.source import BLOCK_NBYTES, NEW_MEMORY, Buffers, blocks_from
 from penstock.sources.records.shards import IndexedShards, StreamedShards
 from penstock.sources.records.span_index import fetch_estimate, place
 from penstock.sources.tar.columns import Sample, SampleParser, sample_in, sample_of
@@ -71,11 +71,13 @@ class TarRows(IndexedShards[SampleParser, int]):
                 found.append(sample_in(data, where, limit))
         return found
 
-    def decode(self, fetched: FetchedSamples) -> Block:
-        return self.parser.block(self._samples(fetched), self._on_error)
+    def decode(self, fetched: FetchedSamples, buffers: Buffers = NEW_MEMORY) -> Block:
+        return self.parser.block(self._samples(fetched), self._on_error, buffers)
 
-    def decode_into(self, fetched: FetchedSamples, out: Mapping[str, np.ndarray]) -> None:
-        self.parser.write(self._samples(fetched), out, self._on_error)
+    def decode_into(
+        self, fetched: FetchedSamples, out: Mapping[str, np.ndarray], buffers: Buffers = NEW_MEMORY
+    ) -> None:
+        self.parser.write(self._samples(fetched), out, self._on_error, buffers)
 
 
 class TarStream(StreamedShards[SampleParser, int]):
@@ -87,13 +89,13 @@ class TarStream(StreamedShards[SampleParser, int]):
         """A block stored and decoded, and one more sample that ends it."""
         return 3 * BLOCK_NBYTES + self.parser.row_nbytes
 
-    def open(self, unit: int, part: int = 0) -> Iterator[Block]:
+    def open(self, unit: int, part: int = 0, buffers: Buffers = NEW_MEMORY) -> Iterator[Block]:
         """The file's blocks. Those before `part` are read but not decoded."""
         self.check(unit)
         found = stream_samples(self.paths[unit], self.compressions[unit], self.rule)
         try:
             pieces = self._blocks(unit, found)
-            yield from blocks_from(pieces, part, lambda samples: self.parser.block(samples, self._on_error))
+            yield from blocks_from(pieces, part, lambda samples: self.parser.block(samples, self._on_error, buffers))
             self.check(unit)
         finally:
             found.close()  # type: ignore[attr-defined]

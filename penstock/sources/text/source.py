@@ -20,7 +20,7 @@ from penstock.core.block import Block
 from penstock.core.errors import BadData, DataError, InvalidInput
 from penstock.core.schema import OBJECT, Field, Schema
 from penstock.core.sizes import size
-from penstock.core.source import OnError, blocks_from
+from penstock.core.source import NEW_MEMORY, Buffers, OnError, blocks_from
 from penstock.core.tree import Tree
 from penstock.sources.csv.split import Stretch
 from penstock.sources.storage import files as storage
@@ -78,7 +78,7 @@ class LineSource:
     def fingerprint(self) -> str:
         return self.files.fingerprint("text", self.encoding, self.skip_blank)
 
-    def open(self, unit: int, part: int = 0) -> Iterator[Block]:
+    def open(self, unit: int, part: int = 0, buffers: Buffers = NEW_MEMORY) -> Iterator[Block]:
         """The unit's lines; a block may be empty, so that parts keep their numbers."""
         yield from blocks_from(self.files.stretches(unit), part, self._block)
 
@@ -96,7 +96,7 @@ class LineSource:
     def decoded_nbytes(self) -> int:
         return self.files.text_nbytes_of_all()
 
-    def read_pieces(self, pieces: np.ndarray) -> Block:
+    def read_pieces(self, pieces: np.ndarray, buffers: Buffers = NEW_MEMORY) -> Block:
         """Lines of scattered pieces."""
         spans, lines, errors = self.files.scattered(pieces)
         for error in errors:
@@ -223,7 +223,7 @@ class DocumentSource:
             return BadData(path, f"is larger than max_document={size(self.max_document)}; raise it, or skip the file")
         return data
 
-    def decode(self, fetched: tuple[np.ndarray, list[bytes | BadData]]) -> Block:
+    def decode(self, fetched: tuple[np.ndarray, list[bytes | BadData]], buffers: Buffers = NEW_MEMORY) -> Block:
         """Text of the files; those that cannot be read go to `on_error`."""
         texts: list[str] = []
         places: list[str] = []
@@ -240,7 +240,7 @@ class DocumentSource:
                 self.on_error.bad(error)
         return Block({"text": pa.array(texts, pa.string())}, TREE, lambda i: places[i])
 
-    def decode_into(self, fetched: Any, out: Mapping[str, np.ndarray]) -> None:
+    def decode_into(self, fetched: Any, out: Mapping[str, np.ndarray], buffers: Buffers = NEW_MEMORY) -> None:
         """Text has no fixed size, so the engine never asks for this."""
         raise InvalidInput("Text cannot be written into arrays of fixed size.")
 

@@ -18,7 +18,7 @@ import numpy as np
 from penstock.core.block import Block, Column, take_column
 from penstock.core.errors import BadData, InvalidInput, NotFound
 from penstock.core.schema import Field, Schema
-from penstock.core.source import OnError
+from penstock.core.source import NEW_MEMORY, Buffers, OnError
 from penstock.core.tree import Tree
 from penstock.native import example, tfrecord
 from penstock.sources.images.column import Pictures
@@ -120,11 +120,11 @@ class ExampleParser:
         found = self.pictures[feature.name].field(output.name) if feature.image else feature.field
         return Field(output.name, found.dtype, found.shape, found.text)
 
-    def block(self, frames: Frames, on_error: OnError) -> Block:
+    def block(self, frames: Frames, on_error: OnError, buffers: Buffers = NEW_MEMORY) -> Block:
         """Parse frames; damaged records go to `on_error` and are left out."""
         damage: dict[int, str] = {}
         out = self._parse(frames, damage)
-        columns = {o.name: self._column(o, frames, out, damage) for o in self.outputs}
+        columns = {o.name: self._column(o, frames, out, damage, buffers) for o in self.outputs}
         where = frames.where
         if damage:
             for row in sorted(damage):
@@ -134,16 +134,18 @@ class ExampleParser:
             where = lambda row: frames.where(int(kept[row]))  # noqa: E731
         return Block(columns, self.tree, where)
 
-    def write(self, frames: Frames, out: Mapping[str, np.ndarray], on_error: OnError) -> None:
+    def write(
+        self, frames: Frames, out: Mapping[str, np.ndarray], on_error: OnError, buffers: Buffers = NEW_MEMORY
+    ) -> None:
         """Parse frames into the given arrays, images without a copy between; damage raises."""
         damage: dict[int, str] = {}
         parsed = self._parse(frames, damage)
         for output in self.outputs:
             feature = self.features[output.features[0]]
             if feature.image:
-                self._images(feature, frames, parsed, damage, out[output.name])
+                self._images(feature, frames, parsed, damage, buffers, out[output.name])
             else:
-                np.copyto(out[output.name], self._column(output, frames, parsed, damage))
+                np.copyto(out[output.name], self._column(output, frames, parsed, damage, buffers))
         if damage:
             row = min(damage)
             raise BadData(frames.where(row), damage[row])
@@ -195,12 +197,14 @@ class ExampleParser:
             f"features={{{feature.name!r}: (dtype, (None,))}} takes any number"
         )
 
-    def _column(self, output: _Output, frames: Frames, out: example.Output, damage: dict[int, str]) -> Column:
+    def _column(
+        self, output: _Output, frames: Frames, out: example.Output, damage: dict[int, str], buffers: Buffers
+    ) -> Column:
         rows = len(frames)
         first = output.features[0]
         feature = self.features[first]
         if feature.image:
-            return self._images(feature, frames, out, damage, None)
+            return self._images(feature, frames, out, damage, buffers)
         if not feature.fixed:
             spans = np.ascontiguousarray(out.spans[:, self._specs[first, 2]])
             return list_column(frames.buf, spans, feature, lambda row, reason: _note(damage, row, reason))
@@ -217,7 +221,13 @@ class ExampleParser:
         return cast
 
     def _images(
-        self, feature: Feature, frames: Frames, out: example.Output, damage: dict[int, str], into: np.ndarray | None
+        self,
+        feature: Feature,
+        frames: Frames,
+        out: example.Output,
+        damage: dict[int, str],
+        buffers: Buffers,
+        into: np.ndarray | None = None,
     ) -> Column:
         at = self._specs[[f.name for f in self.features].index(feature.name), 2]
         spans = np.ascontiguousarray(out.spans[:, at])
@@ -225,7 +235,9 @@ class ExampleParser:
         memory = memoryview(frames.buf)  # type: ignore[arg-type]
         stored = [memory[s : s + n] for s, n in places.tolist()]
         pictures = self.pictures[feature.name]
-        return pictures.decode(stored, lambda row, reason: _note(damage, row, reason), into, skip=damage)
+        return pictures.decode(
+            stored, lambda row, reason: _note(damage, row, reason), into, skip=damage, buffers=buffers
+        )
 
 
 def _note(damage: dict[int, str], row: int, reason: str) -> None:

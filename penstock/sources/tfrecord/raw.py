@@ -14,7 +14,7 @@ import numpy as np
 from penstock.core.block import Block
 from penstock.core.errors import BadData, InvalidInput
 from penstock.core.schema import OBJECT, Field, Schema
-from penstock.core.source import OnError
+from penstock.core.source import NEW_MEMORY, Buffers, OnError
 from penstock.native.tfrecord import HEADER, OK, check_records
 from penstock.sources.tfrecord.columns import Frames
 from penstock.sources.tfrecord.lists import binary_column
@@ -36,7 +36,7 @@ class RawParser:
     def row_nbytes(self) -> int:
         return 0  # the bytes of the record are counted as stored bytes already
 
-    def block(self, frames: Frames, on_error: OnError) -> Block:
+    def block(self, frames: Frames, on_error: OnError, buffers: Buffers = NEW_MEMORY) -> Block:
         """The records of frames; damaged ones go to `on_error` and are left out."""
         codes = check_records(frames.buf, frames.offsets, frames.lengths, self.check)
         for row in np.flatnonzero(codes):
@@ -46,6 +46,8 @@ class RawParser:
         column = binary_column(frames.buf, places.astype(np.int64))
         return Block({RECORD: column}, RECORD, lambda row: frames.where(int(kept[row])))
 
-    def write(self, frames: Frames, out: Mapping[str, np.ndarray], on_error: OnError) -> None:
+    def write(
+        self, frames: Frames, out: Mapping[str, np.ndarray], on_error: OnError, buffers: Buffers = NEW_MEMORY
+    ) -> None:
         """Raw records have no fixed size, so nobody can ask for this."""
         raise InvalidInput("Raw records have no fixed shape to be written into arrays.")

@@ -23,7 +23,7 @@ import numpy as np
 from penstock.core.block import Block
 from penstock.core.errors import BadData
 from penstock.core.schema import Schema
-from penstock.core.source import BLOCK_NBYTES, OnError, blocks_from
+from penstock.core.source import BLOCK_NBYTES, NEW_MEMORY, Buffers, OnError, blocks_from
 from penstock.native.tfrecord import FRAME
 from penstock.sources.listing.sorter import chunks
 from penstock.sources.records.shards import IndexedShards, StreamedShards
@@ -46,9 +46,11 @@ class RecordParser(Protocol):
     @property
     def row_nbytes(self) -> int: ...
 
-    def block(self, frames: Frames, on_error: OnError) -> Block: ...
+    def block(self, frames: Frames, on_error: OnError, buffers: Buffers = NEW_MEMORY) -> Block: ...
 
-    def write(self, frames: Frames, out: Mapping[str, np.ndarray], on_error: OnError) -> None: ...
+    def write(
+        self, frames: Frames, out: Mapping[str, np.ndarray], on_error: OnError, buffers: Buffers = NEW_MEMORY
+    ) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -88,11 +90,11 @@ class TFRecordRows(IndexedShards[RecordParser, FrameWalk]):
         offsets = np.cumsum(stored) - stored
         return FetchedFrames(b"".join(data), offsets, lengths, (self.paths, files, places))
 
-    def decode(self, fetched: FetchedFrames) -> Block:
-        return self.parser.block(fetched.frames(), self._on_error)
+    def decode(self, fetched: FetchedFrames, buffers: Buffers = NEW_MEMORY) -> Block:
+        return self.parser.block(fetched.frames(), self._on_error, buffers)
 
-    def decode_into(self, fetched: FetchedFrames, out: Mapping[str, np.ndarray]) -> None:
-        self.parser.write(fetched.frames(), out, self._on_error)
+    def decode_into(self, fetched: FetchedFrames, out: Mapping[str, np.ndarray], buffers: Buffers = NEW_MEMORY) -> None:
+        self.parser.write(fetched.frames(), out, self._on_error, buffers)
 
 
 class TFRecordUnits(IndexedShards[RecordParser, FrameWalk]):
@@ -141,12 +143,12 @@ class TFRecordUnits(IndexedShards[RecordParser, FrameWalk]):
         _, _, rows, _, nbytes = self.units[unit]
         return int(2 * nbytes + rows * (self.parser.row_nbytes + 32))
 
-    def open(self, unit: int, part: int = 0) -> Iterator[Block]:
+    def open(self, unit: int, part: int = 0, buffers: Buffers = NEW_MEMORY) -> Iterator[Block]:
         """The one block of a unit."""
         if part == 0:
-            yield self._block(unit)
+            yield self._block(unit, buffers)
 
-    def _block(self, unit: int) -> Block:
+    def _block(self, unit: int, buffers: Buffers) -> Block:
         """Read and parse a unit. Not part of the generator, which would keep what was read until its next turn."""
         file, first, rows, begin, nbytes = (int(n) for n in self.units[unit])
         spans = self.index.spans(file)[first : first + rows]
@@ -155,7 +157,7 @@ class TFRecordUnits(IndexedShards[RecordParser, FrameWalk]):
         path = self.paths[file]
         buf = np.frombuffer(self.index.read_ranges(file, [(begin, nbytes)])[0], np.uint8)
         frames = Frames(buf, offsets, lengths, lambda i: place(path, begin + int(offsets[i])))
-        return self.parser.block(frames, self._on_error)
+        return self.parser.block(frames, self._on_error, buffers)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_units"}
@@ -178,14 +180,14 @@ class TFRecordStream(StreamedShards[RecordParser, FrameWalk]):
         """A block stored (twice while it is cut), parsed, and the piece read ahead."""
         return 3 * BLOCK_NBYTES + self._block_rows * (self.parser.row_nbytes + 32)
 
-    def open(self, unit: int, part: int = 0) -> Iterator[Block]:
+    def open(self, unit: int, part: int = 0, buffers: Buffers = NEW_MEMORY) -> Iterator[Block]:
         """The file's blocks. Those before `part` are read and cut but not parsed."""
         path, compression = self.paths[unit], self.compressions[unit]
         self.check(unit)
         found = stream(path, compression, self.rule, nbytes=BLOCK_NBYTES, rows=self._block_rows)
         try:
             sound = self._sound(unit, found)
-            yield from blocks_from(sound, part, lambda frames: self.parser.block(frames, self._on_error))
+            yield from blocks_from(sound, part, lambda frames: self.parser.block(frames, self._on_error, buffers))
             self.check(unit)
         finally:
             found.close()  # type: ignore[attr-defined]

@@ -20,7 +20,7 @@ import pyarrow as pa
 from penstock.core.block import Block, Column
 from penstock.core.errors import BadData, DataError, InvalidInput, MissingExtra, NotFound, PenstockError, SchemaChanged
 from penstock.core.schema import OBJECT, Field, Schema
-from penstock.core.source import BLOCK_NBYTES, OnError
+from penstock.core.source import BLOCK_NBYTES, NEW_MEMORY, Buffers, OnError
 from penstock.core.tree import Tree
 from penstock.sources.storage import files as storage
 from penstock.sources.storage.unchanged import Unchanged
@@ -274,7 +274,7 @@ class ZarrRows(_Zarr):
         place = np.argsort(np.concatenate(order)) if order else np.empty(0, np.int64)
         return {column: np.concatenate(found)[place] for column, found in parts.items()}
 
-    def decode(self, fetched: Fetched) -> Block:
+    def decode(self, fetched: Fetched, buffers: Buffers = NEW_MEMORY) -> Block:
         """The rows as they are; damaged rows are reported."""
         rows, columns = fetched.rows, fetched.columns
         for error in fetched.bad:
@@ -283,7 +283,7 @@ class ZarrRows(_Zarr):
             columns = {c: np.empty((0, *f.shape[1:]), f.dtype) for c, f in self.stores[0][1].items()}
         return Block(columns, self.tree, lambda i: self._place(int(rows[i])))
 
-    def decode_into(self, fetched: Fetched, out: Mapping[str, np.ndarray]) -> None:
+    def decode_into(self, fetched: Fetched, out: Mapping[str, np.ndarray], buffers: Buffers = NEW_MEMORY) -> None:
         """Copy the rows into the given arrays."""
         if fetched.bad:
             raise fetched.bad[0]
@@ -321,7 +321,7 @@ class ZarrUnits(_Zarr):
         store, start, stop = self._stretch(unit)
         return sum((stop - start) * f.row_nbytes + 4 * f.chunk_nbytes for f in self.stores[store][1].values())
 
-    def open(self, unit: int, part: int = 0) -> Iterator[Block]:
+    def open(self, unit: int, part: int = 0, buffers: Buffers = NEW_MEMORY) -> Iterator[Block]:
         """The unit's one block; where a chunk is damaged, the rows of the other chunks."""
         if part:
             return

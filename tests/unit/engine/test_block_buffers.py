@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 import penstock as ps
 from penstock.core.events import Event, events
-from penstock.engine.buffers.blocks import BlockBuffers
+from penstock.core.source import NEW_MEMORY
+from penstock.engine.buffers.blocks import LENT_NBYTES, BlockBuffers
 from penstock.engine.pipe import pipe
 from penstock.memory.budget import Budget
-from penstock.memory.buffers import LENT_NBYTES, empty, lent_by
 
 SHAPE = (1000, 100)
 NBYTES = 1000 * 100 * 8
 
 
 def lent(pool: BlockBuffers, shape: tuple[int, ...] = SHAPE) -> np.ndarray:
-    with lent_by(pool):
-        return empty(shape, np.float64)
+    return pool.empty(shape, np.float64)
 
 
 def test_a_buffer_comes_back_with_its_last_view_and_is_used_again() -> None:
@@ -63,19 +60,14 @@ def test_a_full_budget_and_a_closed_pool_keep_nothing() -> None:
     assert roomy.used == 0
 
 
-def test_only_plain_large_arrays_of_this_thread_are_lent() -> None:
+def test_only_plain_large_arrays_are_lent() -> None:
     pool = BlockBuffers(Budget(10**8))
-    elsewhere: list[np.ndarray] = []
-    with lent_by(pool):
-        assert empty((LENT_NBYTES // 8 - 1,), np.int64).flags.owndata
-        assert empty((10**5,), object).flags.owndata
-        assert empty((10**5,), np.dtype([("a", "i4"), ("b", "f8")])).dtype.names == ("a", "b")
-        assert not empty((10**5,), np.int64).flags.owndata
-        assert empty((10**5,), "datetime64[s]").dtype == np.dtype("datetime64[s]")
-        thread = threading.Thread(target=lambda: elsewhere.append(empty(SHAPE, np.float64)))
-        thread.start()
-        thread.join()
-    assert elsewhere[0].flags.owndata and empty(SHAPE, np.float64).flags.owndata
+    assert pool.empty((LENT_NBYTES // 8 - 1,), np.int64).flags.owndata
+    assert pool.empty((10**5,), object).flags.owndata
+    assert pool.empty((10**5,), np.dtype([("a", "i4"), ("b", "f8")])).dtype.names == ("a", "b")
+    assert not pool.empty((10**5,), np.int64).flags.owndata
+    assert pool.empty((10**5,), "datetime64[s]").dtype == np.dtype("datetime64[s]")
+    assert NEW_MEMORY.empty(SHAPE, np.float64).flags.owndata
 
 
 def test_a_run_reads_into_few_buffers_and_leaves_nothing(tmp_path) -> None:

@@ -77,10 +77,10 @@ class Fails(NumberUnits):
 
     alive = False
 
-    def open(self, unit, part=0):
+    def open(self, unit, part=0, *given):
         if unit == 17 and not self.alive:
             raise RuntimeError("killed")
-        return super().open(unit, part)
+        return super().open(unit, part, *given)
 
     def fingerprint(self):
         return "the same data"
