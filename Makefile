@@ -61,12 +61,13 @@ test-slow: .venv/.ready $(KERNELS) .venv/.chromium  ## the tests that take minut
 	$(BIN)/python -m pytest -q -m slow
 
 # The kernels with AddressSanitizer and UndefinedBehaviorSanitizer (GCC's, which a Python that knows nothing of them can
-# load first). Python's own leaks and its allocator are none of its business. detect_odr_violation: one object a level.
+# load first; with libstdc++, whose exceptions ASan must find when it starts: OpenCV and Arrow throw). Python's own leaks
+# and its allocator are none of its business. detect_odr_violation: one object a level.
 # allocator_may_return_null: libraries ask for what a damaged footer says, and bear a refusal.
 SANITIZED := build/native/sanitized.so
 test-sanitized: .venv/.ready  ## unit and fuzz tests of the kernels under ASan and UBSan (needs gcc)
 	CC=gcc $(BIN)/python native/build.py --sanitize --out $(SANITIZED)
-	LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0:detect_odr_violation=0:allocator_may_return_null=1 PYTHONMALLOC=malloc \
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0:detect_odr_violation=0:allocator_may_return_null=1 PYTHONMALLOC=malloc \
 	  PENSTOCK_KERNELS_PATH=$(SANITIZED) PENSTOCK_FUZZ=$${PENSTOCK_FUZZ:-1000} $(BIN)/python -m pytest -q -p no:cacheprovider \
 	  tests/unit/native tests/fuzz/test_fuzz_tfrecord.py tests/fuzz/test_fuzz_sql.py tests/fuzz/test_fuzz_json.py \
 	  tests/fuzz/test_fuzz_images.py tests/fuzz/test_fuzz_tables.py

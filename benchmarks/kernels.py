@@ -9,6 +9,7 @@ The Numba versions are taken from the history (commit LAST_NUMBA), so they need 
 from __future__ import annotations
 
 import io
+import re
 import statistics
 import subprocess
 import sys
@@ -21,8 +22,11 @@ from typing import Any
 
 import numpy as np
 
-LAST_NUMBA = "54d2b6d"
-"""The last commit in which penstock/compiled holds every kernel."""
+LAST_NUMBA = "ff3bb6f"
+"""The last commit whose kernels are Numba's."""
+
+NUMBA_ROOMS = ("core", "memory", "sources", "engine/gather_kernel.py", "write/example_kernel.py")
+"""What of it is needed to run them."""
 
 ROUNDS, SLICE_S = 21, 0.03
 
@@ -31,24 +35,23 @@ Pair = tuple[Callable[[], Any], Callable[[], Any]]
 
 
 def old_kernels() -> None:
-    """Let `import oldnumba` find the Numba room of LAST_NUMBA, under a name of its own."""
+    """Let `import oldpenstock` find the Numba kernels of LAST_NUMBA, under a name of their own."""
     root = Path(__file__).resolve().parents[1]
-    packed = subprocess.run(
-        ["git", "archive", LAST_NUMBA, "penstock/compiled"], cwd=root, capture_output=True, check=True
-    )
+    wanted = [f"penstock/{room}" for room in NUMBA_ROOMS]
+    packed = subprocess.run(["git", "archive", LAST_NUMBA, *wanted], cwd=root, capture_output=True, check=True)
     folder = Path(tempfile.mkdtemp(prefix="penstock-numba-"))
     with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
         archive.extractall(folder, filter="data")
-    (folder / "penstock" / "compiled").rename(folder / "oldnumba")
-    for path in (folder / "oldnumba").rglob("*.py"):
-        path.write_text(path.read_text().replace("penstock.compiled", "oldnumba"))
+    (folder / "penstock").rename(folder / "oldpenstock")
+    for path in (folder / "oldpenstock").rglob("*.py"):
+        path.write_text(re.sub(r"\b(from|import) penstock\b", r"\1 oldpenstock", path.read_text()))
     sys.path.insert(0, str(folder))
 
 
 def csv_pair(words: Callable[[np.random.Generator, int], list[str]], dtype: type, columns: int = 40) -> Pair:
     """Lines of `columns` numbers, 160,000 in all, into a matrix."""
-    from oldnumba.csv_cells import TABLE
-    from oldnumba.csv_rows import compiled
+    from oldpenstock.sources.csv_cells import TABLE
+    from oldpenstock.sources.csv_numba import compiled
 
     from penstock.native.csv import count_byte, read_rows
     from penstock.sources.csv.numbers import MATRIX, Layout, room_for
@@ -77,7 +80,7 @@ def csv_pair(words: Callable[[np.random.Generator, int], list[str]], dtype: type
 
 def json_pair() -> Pair:
     """Objects of 20 short numbers and one integer."""
-    from oldnumba.json_rows import compiled
+    from oldpenstock.sources.json_numba import compiled
 
     from penstock.native.json import read_rows
     from penstock.sources.csv.numbers import INTEGER, MATRIX, Layout, room_for
@@ -109,7 +112,7 @@ def json_pair() -> Pair:
 
 def gather_pair(row: tuple[int, ...], dtype: type = np.float32, rows: int = 40_000) -> Pair:
     """A batch of rows from 8 blocks in random order."""
-    from oldnumba import gather as numba_gather
+    from oldpenstock.engine import gather_kernel as numba_gather
 
     from penstock.native import gather
 
@@ -134,7 +137,7 @@ def gather_pair(row: tuple[int, ...], dtype: type = np.float32, rows: int = 40_0
 
 def matrix_pair(dtypes: tuple[type, ...]) -> Pair:
     """40 columns of 49,152 rows to rows; float32, or eight bytes as they are."""
-    from oldnumba import matrix as numba_matrix
+    from oldpenstock.sources import matrix_kernel as numba_matrix
 
     from penstock.native import matrix
 
@@ -165,7 +168,7 @@ def matrix_pair(dtypes: tuple[type, ...]) -> Pair:
 def jpeg_pair(fast: bool, quality: int = 85, layout: int = 0x221111) -> Pair:
     """Pictures of 375 x 500 pixels; chroma at half width and height unless `layout` says otherwise."""
     import cv2
-    from oldnumba.jpeg import decoder
+    from oldpenstock.sources.jpeg import decoder
 
     from benchmarks.data import photo
     from penstock.native import jpeg

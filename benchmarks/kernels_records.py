@@ -44,7 +44,7 @@ def framed(columns: Columns) -> list[bytes]:
 
 def crc_pair() -> Pair:
     """8 MB."""
-    from oldnumba import crc32c as numba_crc
+    from oldpenstock.sources import crc32c as numba_crc
 
     from penstock.native.crc32c import crc32c
 
@@ -56,8 +56,8 @@ def crc_pair() -> Pair:
 
 def frames_pair(records: Sequence[bytes]) -> Pair:
     """Find all frames, with the checksums of their lengths."""
-    from oldnumba import tfrecord as numba_tfrecord
-    from oldnumba.crc32c import byte_array
+    from oldpenstock.sources import tfrecord_kernel as numba_tfrecord
+    from oldpenstock.sources.crc32c import byte_array
 
     from penstock.native import tfrecord
 
@@ -79,8 +79,8 @@ def frames_pair(records: Sequence[bytes]) -> Pair:
 
 def check_pair(records: Sequence[bytes]) -> Pair:
     """The checksums of all records."""
-    from oldnumba import tfrecord as numba_tfrecord
-    from oldnumba.crc32c import byte_array
+    from oldpenstock.sources import tfrecord_kernel as numba_tfrecord
+    from oldpenstock.sources.crc32c import byte_array
 
     from penstock.native import tfrecord
 
@@ -97,8 +97,8 @@ def parse_pair(records: Sequence[bytes], specs: Mapping[str, int]) -> Pair:
 
     `specs` gives the kind of each feature; room for the output is made by both, at each call, as their readers did.
     """
-    from oldnumba import tfrecord as numba_tfrecord
-    from oldnumba.crc32c import byte_array
+    from oldpenstock.sources import tfrecord_kernel as numba_tfrecord
+    from oldpenstock.sources.crc32c import byte_array
 
     from penstock.native import example
 
@@ -133,8 +133,8 @@ def parse_pair(records: Sequence[bytes], specs: Mapping[str, int]) -> Pair:
 
 def lists_pair(floats: bool) -> Pair:
     """4,000 lists of 1 to 200 values: counted, then written one after the other."""
-    from oldnumba import lists as numba_lists
-    from oldnumba.crc32c import byte_array
+    from oldpenstock.sources import list_kernel as numba_lists
+    from oldpenstock.sources.crc32c import byte_array
 
     from penstock.core.wire_format import delimited, varint
     from penstock.native import example_lists
@@ -167,7 +167,7 @@ def lists_pair(floats: bool) -> Pair:
 
 def write_pair(columns: Columns) -> Pair:
     """Rows to framed records, each a bytes object."""
-    from oldnumba.example_write import encode_block as numba_encode
+    from oldpenstock.write.example_kernel import encode_block as numba_encode
 
     from penstock.native.example_write import encode_block
 
