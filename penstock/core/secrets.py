@@ -18,6 +18,12 @@ _NAMES = (
 )
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^\s'\"<>]*)")
 _SETTING = re.compile(rf"(?i)(?<![A-Za-z])((?:{_NAMES})\s*=\s*)('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\s&;,'\"]+)")
+_WHOLE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(\S*)")
+_OPTION = re.compile(rf"(?i)((?:^|[?&])(?:{_NAMES})=)[^&]*")
+_QUOTED = re.compile(
+    r"([A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>:@/]*:)(?!\d+(?:[^\w@]|$))([^\s@]*['\"<> ][^@\n]{0,100}?)(?=@[\w\[])"
+)
+"""A password in which a quote or a space stands, where the text goes on with @ and a host; a port is none."""
 _SUSPECT = re.compile(r"(?i)://|pass|pwd|token|secret|key|sig|credential")
 
 
@@ -31,6 +37,9 @@ def redact(text: str) -> str:
     """
     if not _SUSPECT.search(text):
         return text
+    if whole := _WHOLE.fullmatch(text):  # nothing but an address: quotes in it are its own
+        return _OPTION.sub(rf"\1{HIDDEN}", _without_user_secret(whole))
+    text = _QUOTED.sub(rf"\1{HIDDEN}", text)
     return _SETTING.sub(rf"\1{HIDDEN}", _ADDRESS.sub(_without_user_secret, text))
 
 

@@ -18,12 +18,13 @@ from penstock.core.source import OnError
 from penstock.dataset import Dataset
 from penstock.sources.csv.arrow import NULL_VALUES, Dialect
 from penstock.sources.csv.plan import CsvOptions
-from penstock.sources.csv.sniff import shown, sniff_header, sniffed
+from penstock.sources.csv.sniff import begins_as_comment, shown, sniff_header, sniffed
 from penstock.sources.csv.source import CsvSource, read_head
 from penstock.sources.csv.text_stream import known_encoding
 from penstock.sources.storage import files as storage
 from penstock.sources.tables.blocks import TableShape
 
+COMMENTED = "comment='#' if it is neither, or "
 SUFFIXES = tuple(f".{kind}{packed}" for kind in ("csv", "tsv", "txt") for packed in ("", ".gz", ".bz2", ".zst"))
 
 
@@ -125,6 +126,6 @@ def _as_written(path: str, dialect: Dialect, *, delimiter: bool, quote: bool, he
     if found is None:
         raise InvalidInput(
             f"The first line of {path} may name the columns or be a row: {shown(head)}. "
-            f"Give header=True or header=False."
+            f"Give {COMMENTED if begins_as_comment(head) else ''}header=True or header=False."
         )
     return replace(dialect, header=found)

@@ -27,6 +27,7 @@ import zarr
 
 import penstock as ps
 from penstock.core.errors import FileChanged
+from penstock.sources.storage import remote
 from penstock.sources.tfrecord.write import write_records
 
 ROWS = 3000
@@ -147,6 +148,32 @@ def test_a_changed_file_is_named_in_the_next_epoch(tmp_path: Path, name: str, ch
     with pytest.raises(FileChanged, match=file.replace(".", r"\.")) as caught:
         drain(dataset)
     assert len(str(caught.value)) < 500
+
+
+def cut(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("change", [cut, bytes], ids=["shorter", "written again"])
+@pytest.mark.parametrize("name", [name for name in SOURCES if name != "hdf5 rows"])
+def test_a_changed_object_of_a_remote_store_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, change: Any
+) -> None:
+    """A store is asked for the tag of a file now and then; here, each time."""
+    fsspec = pytest.importorskip("fsspec")
+    monkeypatch.setattr(remote, "RECENT_S", 0.0)
+    file, write, read = SOURCES[name]
+    write(tmp_path / file, 1)
+    store, folder = fsspec.filesystem("memory"), f"changed-{name.replace(' ', '-')}-{change.__name__}"
+    store.pipe(f"/{folder}/{file}", (tmp_path / file).read_bytes())
+    dataset = read(f"memory://{folder}/{file}")
+    count = drain(dataset)
+    assert count in (ROWS, ROWS + 1, 300) and drain(dataset) == count
+    time.sleep(0.002)  # this store's tag is the time of writing
+    store.pipe(f"/{folder}/{file}", change((tmp_path / file).read_bytes()))
+    with pytest.raises(FileChanged, match=file.replace(".", r"\.")):
+        drain(dataset)
 
 
 @pytest.mark.timeout(60)

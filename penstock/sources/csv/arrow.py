@@ -19,6 +19,7 @@ import pyarrow.types as pt
 
 from penstock.core.arrow_numbers import no_rows
 from penstock.core.errors import InvalidInput
+from penstock.sources.csv.hexadecimal import is_hexadecimal, may_hold_hexadecimal
 from penstock.sources.csv.short_rows import padded, row_spans
 from penstock.sources.csv.split import NEWLINE, OUTSIDE, Quoting
 
@@ -111,6 +112,7 @@ class Parser:
 
     def __init__(self, dialect: Dialect, names: Sequence[str], types: Mapping[str, pa.DataType]) -> None:
         self.dialect, self.names, self.types = dialect, list(names), dict(types)
+        self._whole = any(map(pt.is_integer, self.types.values()))
 
     def parse(self, text: bytes | memoryview, quoted: bool) -> Rows:
         """All rows of the text that fit, and what is wrong with the others; `quoted` if quotes occur in it."""
@@ -120,6 +122,8 @@ class Parser:
         try:
             if encoding_of(text) != UTF8:
                 raise pa.ArrowInvalid("some of it is not UTF-8")
+            if self._whole and may_hold_hexadecimal(text):
+                raise pa.ArrowInvalid("PyArrow would take text for integers")
             table = self._read(text, self.types, quoted, bad)
         except pa.ArrowInvalid:
             # Some cell does not fit. Reading the cells as bytes and casting them column by column finds all of these.
@@ -194,6 +198,8 @@ def _misfit(name: str, kind: pa.DataType, cell: bytes) -> str:
     better = "string" if not pt.is_integer(kind) else "float64"
     if pt.is_integer(kind) and cell.strip().lstrip(b"+-").isdigit():  # whole, but too long
         better = "uint64" if kind != pa.uint64() and 0 <= int(cell) < 2**64 else "string"
+    if cell.strip().lstrip(b"+-")[:2].lower() == b"0x":
+        better = "string"
     if pt.is_string(kind):
         looks = "cp1252" if any(0x80 <= byte < 0xA0 for byte in cell) else "latin-1"
         return f"column {name!r} holds {shown!r}, which is not UTF-8. It looks like {looks}: give encoding={looks!r}"
@@ -240,6 +246,8 @@ def _cast_text(cells: pa.Array, kind: pa.DataType, dialect: Dialect) -> pa.Array
                 return pc.cast(pc.strptime(text, format=form, unit=kind.unit), kind)
             except pa.ArrowInvalid:
                 continue
+    if pt.is_integer(kind) and is_hexadecimal(text):
+        raise pa.ArrowInvalid("hexadecimal numbers are text")
     if pt.is_floating(kind):
         text = pc.replace_substring_regex(text, r"^\+", "")
     return pc.cast(text, kind)

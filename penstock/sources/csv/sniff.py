@@ -5,8 +5,10 @@ Does not cover: names and types (types.py).
 
 A wrong guess about the header loses a row or invents one, so the rule is narrow. Words over numbers are names. Numbers
 over numbers are a row if no name looks like them (a fraction, a sign, the same one twice) or if a word beside them
-comes again in its column. Where neither holds, whole numbers that count up (0, 1, 2 or 2019, 2020) are names, and any
-others are nobody's guess: the user is asked.
+comes again in its column. Where neither holds, whole numbers that count up (0, 1, 2 or 2019, 2020) are names, unless
+they are two alone (the edge 5, 6 of a graph) or rows below count up as well; any others are nobody's guess: the user
+is asked. So it is for a first line that comes again, for words that no name looks like (a sentence, an address), for a
+single line of numbers, and for a first line that may be a comment.
 """
 
 from __future__ import annotations
@@ -21,20 +23,24 @@ from dataclasses import replace
 from penstock.sources.csv.arrow import Dialect
 
 DELIMITERS = (",", ";", "\t", "|")
+COMMENT = "#"
 LINES = 200
 """Lines that are looked at."""
 
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*\Z")
 _WHOLE = re.compile(r"\s*\d+\s*\Z")
+_LONGEST_NAME_CHARS = 120
 _DATE = re.compile(r"\s*\d{4}-\d\d?-\d\d?([ T]\d\d?:\d\d.*)?\s*\Z")
 
 
 def sniff_delimiter(head: bytes, quote: str | None) -> str:
     """The delimiter that a file's first lines agree on; a comma if none does."""
-    lines = [line for line in head.split(b"\n")[:-1][:20] if line.strip()] or [head]
-    if quote is not None:
+    if quote is not None:  # before lines are told apart: a quoted value may hold newlines
         mark = re.escape(quote.encode())
-        lines = [re.sub(mark + b"[^" + mark + b"]*" + mark, b"", line) for line in lines]
+        head = re.sub(mark + b"[^" + mark + b"]*" + mark, b"", head)
+    lines = [line for line in head.split(b"\n")[:-1][:20] if line.strip()] or [head]
+    plain = [line for line in lines if not line.lstrip().startswith(COMMENT.encode())]
+    lines = plain or lines
     counts = {sign: [line.count(sign.encode()) for line in lines] for sign in DELIMITERS}
     there = [sign for sign in DELIMITERS if counts[sign][0]]
     return max(there, key=lambda sign: (len(set(counts[sign])) == 1, counts[sign][0]), default=",")
@@ -55,9 +61,13 @@ def sniff_quote(head: bytes) -> str:
 def sniff_header(head: bytes, dialect: Dialect) -> bool | None:
     """Whether the first line names the columns; None if it may be a row as well."""
     rows = _rows(head, dialect)
-    if len(rows) < 2:
+    if not rows:
         return True
     first, below = rows[0], [row for row in rows[1:] if row != rows[0]]
+    if not below:  # alone, or repeated
+        return True if len(rows) == 1 and not _all(_NUMBER, [cell for cell in first if cell.strip()]) else None
+    if _may_be_comment(rows, dialect):
+        return None
     missing = {"", *dialect.null_values}
     columns = [[row[at].strip() for row in below if at < len(row)] for at in range(len(first))]
     columns = [[cell for cell in column if cell not in missing] for column in columns]
@@ -72,19 +82,38 @@ def sniff_header(head: bytes, dialect: Dialect) -> bool | None:
         return False
     again = any(not _NUMBER.match(cell) and cell in column for cell, column in over)
     if not numbers:
-        return None if again else True
+        unlike = again or len(below) < len(rows) - 1 or any(_is_no_name(cell) for cell in first)
+        return None if unlike else True
     odd = any(not _WHOLE.match(cell) for cell in numbers) or len(set(numbers)) < len(numbers)
     if odd or again:
         return False
-    return True if _counts_up([int(cell) for cell in numbers]) else None
+    alone = len(numbers) == 2 == len(first)
+    return True if not alone and _counts_up(numbers) and not any(map(_counts_up, below)) else None
+
+
+def _may_be_comment(rows: Sequence[Sequence[str]], dialect: Dialect) -> bool:
+    """Whether the first line begins as comments do and has not as many cells as the lines below it."""
+    below = next((row for row in rows if not row[0].lstrip().startswith(COMMENT)), rows[0])
+    return dialect.comment is None and rows[0][0].lstrip().startswith(COMMENT) and len(rows[0]) != len(below)
+
+
+def begins_as_comment(head: bytes) -> bool:
+    """Whether the first line that is not empty begins with the usual sign of comments."""
+    return head.lstrip().startswith(COMMENT.encode())
+
+
+def _is_no_name(cell: str) -> bool:
+    return len(cell) > _LONGEST_NAME_CHARS or "://" in cell
 
 
 def _all(kind: re.Pattern[str], cells: Sequence[str]) -> bool:
     return all(kind.match(cell) for cell in cells)
 
 
-def _counts_up(values: Sequence[int]) -> bool:
-    return len(values) > 1 and all(b - a == 1 for a, b in itertools.pairwise(values))
+def _counts_up(cells: Sequence[str]) -> bool:
+    if len(cells) < 2 or not _all(_WHOLE, cells):
+        return False
+    return all(int(b) - int(a) == 1 for a, b in itertools.pairwise(cells))
 
 
 def _rows(head: bytes, dialect: Dialect) -> list[list[str]]:

@@ -20,6 +20,7 @@ import pyarrow.types as pt
 
 from penstock.core.errors import BadData, InvalidInput
 from penstock.sources.csv.arrow import FALSE_VALUES, TRUE_VALUES, UTF8, Dialect, encoding_of
+from penstock.sources.csv.hexadecimal import is_hexadecimal, may_hold_hexadecimal
 from penstock.sources.csv.long_integers import LONG, exact_type, too_long
 from penstock.sources.csv.short_rows import padded
 from penstock.sources.csv.split import BOM, INSIDE, NEWLINE, OUTSIDE
@@ -216,7 +217,8 @@ def _cut(text: bytes, dialect: Dialect, state: int) -> bytes:
 def _read(text: bytes, dialect: Dialect, names: Sequence[str], fixed: Mapping[str, Any]) -> tuple[pa.Table, int, int]:
     """A sample with the types PyArrow sees in it, and the number of lines that do not have all columns.
 
-    Whole numbers too long for int64 are not floats: ValueError if no type can hold a column of them.
+    Whole numbers too long for int64 are not floats: ValueError if no type can hold a column of them. Hexadecimal
+    numbers are text.
     """
     bad: list[int] = []
     lacking: dict[int, int] = {}
@@ -231,13 +233,18 @@ def _read(text: bytes, dialect: Dialect, names: Sequence[str], fixed: Mapping[st
     table = _parsed(text, dialect, names, types, misfit)
     if lacking:
         return _read(padded(text, dialect.quoting, lacking), replace(dialect, pad=False), names, fixed)
+    whole = [n for n in names if pt.is_integer(table.schema.field(n).type)] if may_hold_hexadecimal(text) else []
+    if whole:
+        cells = _parsed(text, dialect, names, {**types, **dict.fromkeys(whole, pa.string())}, lambda row: "skip")
+        types |= {name: pa.string() for name in whole if is_hexadecimal(cells.column(name))}
+        table = _parsed(text, dialect, names, types, lambda row: "skip")
     floats = [name for name in names if table.schema.field(name).type == pa.float64()] if LONG.search(text) else []
     if floats:
         cells = _parsed(text, dialect, names, {**types, **dict.fromkeys(floats, pa.string())}, lambda row: "skip")
         kinds = {name: exact_type(name, cells.column(name)) for name in floats}
-        whole = {name: kind for name, kind in kinds.items() if pt.is_integer(kind)}
-        if whole:
-            table = _parsed(text, dialect, names, {**types, **whole}, lambda row: "skip")
+        exact = {name: kind for name, kind in kinds.items() if pt.is_integer(kind)}
+        if exact:
+            table = _parsed(text, dialect, names, {**types, **exact}, lambda row: "skip")
     return table, len(bad), len(text)
 
 

@@ -10,6 +10,7 @@ a byte of kind and distance to the last field's number, and numbers are of varia
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -89,13 +90,16 @@ HEADER_NBYTES, SLACK = 4096, 1_000_000
 """Bytes read for a page's header, and by which writers may be wrong about a column (some leave headers out)."""
 
 
-def largest_page(path: str, column: ColumnSizes) -> int:
+def largest_page(path: str, column: ColumnSizes, most: int | None = None) -> int:
     """Bytes of the largest page of a column, stored and decoded together: a reader holds each page whole.
 
-    The pages' own headers tell, and have to keep what the footer promised: `BadData` if they do not.
+    The pages' own headers tell, and have to keep what the footer promised: `BadData` if they do not. `most` ends the
+    walk after so many pages: where pages are large there are few.
     """
     at, end, largest, total = column.offset, column.offset + column.stored, 0, 0
-    while at < end:
+    for _ in itertools.count() if most is None else range(most):
+        if at >= end:
+            break
         header, nbytes = _page_header(path, at, end)
         stored, decoded = header.get(PAGE_STORED), header.get(PAGE_DECODED)
         if not isinstance(stored, int) or not isinstance(decoded, int) or min(stored, decoded) < 0:

@@ -29,11 +29,16 @@ from penstock.sources.parquet.int96 import require_nanoseconds
 from penstock.sources.parquet.readers import Readers
 from penstock.sources.parquet.survey import Survey, opened, survey
 from penstock.sources.storage import files as storage
+from penstock.sources.storage import remote
 from penstock.sources.storage.unchanged import Unchanged
 from penstock.sources.tables.blocks import TableShape, one_batch
 
 STREAM_NBYTES = 1 << 20
 """Buffer for each column of a row group that is read in slices."""
+
+REMOTE_PAGES = 8
+"""Headers of pages that are looked at in each column of a remote file: a request each, one after the other. Pages that
+matter here are so large that a column has few of them."""
 
 BUFFER_NBYTES = 1 << 16
 """Buffer through which a column is read. Without one, a column's stored bytes all lie in memory before the first is
@@ -109,9 +114,6 @@ class ParquetSource:
 
     def _pages_nbytes(self, unit: int) -> int:
         """The largest page of each column of a giant row group, which lie in memory together; 0 where none is large."""
-        path = self.paths[int(self.survey.file[unit])]
-        if storage.is_remote(path):  # a request for each page would take longer than reading them
-            return 0
         if unit not in self._pages:
             try:
                 self._check_pages(unit)
@@ -127,7 +129,12 @@ class ParquetSource:
         group = group_sizes(path)[int(self.survey.group[unit])]
         named = self.survey.columns
         wanted = [c for c in group.columns if named is None or c.path.split(".")[0] in named]
-        pages = [largest_page(path, column) for column in wanted]
+        most = REMOTE_PAGES if storage.is_remote(path) else None
+        pages = (
+            remote.in_parallel(lambda column: largest_page(path, column, most), wanted)
+            if most
+            else [largest_page(path, column) for column in wanted]
+        )
         self._pages[unit] = sum(page for page in pages if page > 2 * STREAM_NBYTES)
 
     def _check_times(self, unit: int, path: str, groups: list[int]) -> None:
@@ -171,8 +178,7 @@ class ParquetSource:
                 self._unchanged.check(file, self.paths[file])
                 yield made.pop()
             return
-        if not storage.is_remote(self.paths[file]):
-            self._check_pages(unit)
+        self._check_pages(unit)
         with self._reading(file) as reader:
             rows = self._slice_rows(unit)
             batches = reader.iter_batches(

@@ -20,10 +20,12 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.core.errors import BadData, DataError, InvalidInput, MissingExtra, NotFound
 from penstock.core.secrets import redact
 from penstock.sources.sql.copy import PLAIN_STRINGS, CopyConnection, CopyError, batches, known
+from penstock.sources.sql.types import LONG, refuse_rounded
 from penstock.sources.storage import files as storage
 from penstock.sources.storage.unchanged import Unchanged
 
@@ -268,7 +270,10 @@ def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
     for i, field in enumerate(batch.schema):
         kind = field.type
         if isinstance(kind, pa.OpaqueType) and kind.type_name == "numeric":
-            batch = batch.set_column(i, field.name, batch.column(i).storage.cast(pa.float64()))
+            text = batch.column(i).storage
+            for value in text.filter(pc.match_substring_regex(text, LONG)).to_pylist():
+                refuse_rounded(field.name, decimal.Decimal(value))
+            batch = batch.set_column(i, field.name, text.cast(pa.float64()))
     # Notes of the driver's: the other ways of reading the same rows have none.
     return pa.RecordBatch.from_arrays(batch.columns, names=batch.schema.names)
 

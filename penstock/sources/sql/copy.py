@@ -18,6 +18,8 @@ import pyarrow as pa
 
 from penstock.core.errors import DataError, MissingExtra
 from penstock.native import copy_rows as kernel
+from penstock.sources.sql.types import refuse_rounded
+from penstock.sources.tables.column import EXACT
 
 WINDOW_NBYTES = 262_144
 """Bytes of rows that are parsed together: small enough to stay in the processor's cache until then."""
@@ -217,7 +219,7 @@ class CopyBatch:
         if self._taker.nulls(i):
             valid = pa.py_buffer(np.packbits(own.valid[:rows], bitorder="little"))
         if self._columns[i].oid == NUMERIC:
-            return pa.Array.from_buffers(kind, rows, [valid, pa.py_buffer(_floats(own, rows))])
+            return pa.Array.from_buffers(kind, rows, [valid, pa.py_buffer(_floats(own, rows, self._columns[i].name))])
         if pa.types.is_boolean(kind):
             bits = np.packbits(own.values[:rows], bitorder="little")
             return pa.Array.from_buffers(kind, rows, [valid, pa.py_buffer(bits)])
@@ -226,22 +228,33 @@ class CopyBatch:
         return pa.Array.from_buffers(kind, rows, [valid, pa.py_buffer(own.values)])
 
 
-def _floats(column: kernel.ColumnBuffers, rows: int) -> np.ndarray:
+def _floats(column: kernel.ColumnBuffers, rows: int, name: str) -> np.ndarray:
     found = kernel.numeric_to_float(column, rows)
     if found is None:
         raise DataError("PostgreSQL's COPY stream holds a damaged numeric.")
     out, odd = found
     for row in odd:
         out[row] = numeric(bytes(column.data[column.values[row] : column.values[row + 1]]))
+    with np.errstate(invalid="ignore"):
+        large = np.flatnonzero(np.isfinite(out) & (np.abs(out) > EXACT))
+    for row in large.tolist():
+        value = bytes(column.data[column.values[row] : column.values[row + 1]])
+        if value:  # not NULL
+            refuse_rounded(name, _decimal(value))
     return out
 
 
 def numeric(value: bytes) -> float:
     """PostgreSQL's binary `numeric` as the nearest float."""
-    digits, weight, sign = (int.from_bytes(value[i : i + 2], "big", signed=i == 2) for i in (0, 2, 4))
+    sign = int.from_bytes(value[4:6], "big")
     if sign & 0xC000 == 0xC000:
         return {0xD000: float("inf"), 0xF000: float("-inf")}.get(sign, float("nan"))
+    return float(_decimal(value))
+
+
+def _decimal(value: bytes) -> Decimal:
+    digits, weight, sign = (int.from_bytes(value[i : i + 2], "big", signed=i == 2) for i in (0, 2, 4))
     whole = 0
     for i in range(digits):
         whole = whole * 10_000 + int.from_bytes(value[8 + 2 * i : 10 + 2 * i], "big")
-    return float(Decimal(-whole if sign else whole).scaleb(4 * (weight - digits + 1)))
+    return Decimal(f"{'-' if sign else ''}{whole}e{4 * (weight - digits + 1)}")

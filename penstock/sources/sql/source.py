@@ -11,6 +11,7 @@ import itertools
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -27,6 +28,7 @@ from penstock.core.source import BLOCK_NBYTES, NEW_MEMORY, Buffers, OnError, blo
 from penstock.sources.images.decode import ImageOptions, decode_image_into
 from penstock.sources.sql.connect import BATCH_NBYTES, SAMPLED_ROWS, ConnectionLostError, Database
 from penstock.sources.sql.partition import Partition, PartitionLayout, find_key, plan, select, wrapped
+from penstock.sources.sql.types import as_told, with_nulls
 from penstock.sources.tables.blocks import TableShape
 
 TRIES = 6
@@ -79,6 +81,8 @@ class SqlSource:
                 self._row_nbytes = max(1, sum(int(row_sizes(b).sum()) for b in sample) // max(1, rows))
                 self._arrow = sample[0].schema
                 self._check_images(self._arrow)
+                if self.shape.nullable is None:
+                    self.shape = replace(self.shape, nullable=with_nulls(sample))
             return self._arrow
 
     def _sample_query(self) -> str:
@@ -156,6 +160,7 @@ class SqlSource:
 
     def _block(self, piece: tuple[int, pa.RecordBatch], key: str | None, buffers: Buffers) -> Block:
         first, rows = piece
+        rows = as_told(rows, self.arrow_schema(), self.label)
         keys = rows.column(key) if key is not None else None
 
         def origin(row: int) -> str:

@@ -353,7 +353,7 @@ def _report(
     bad: np.ndarray, reason: str, name: str, raw: pa.Array, origin: Origin | None, on_error: OnError | None
 ) -> None:
     """Tell each bad row to the policy; without one, the first stops."""
-    remedy = f"Give {name!r} dtypes= that allow for it, fill={{{name!r}: ...}}, categories=, or on_error='skip'."
+    remedy = f"Give fill={{{name!r}: ...}}, categories=, dtypes= (in SQL a CAST) that allow for it, or on_error='skip'."
     if "would round" in reason:
         remedy = f"Give fill={{{name!r}: ...}} for the missing ones: integers stay exact then. Or on_error='skip'."
         if "is read as float64" in reason:

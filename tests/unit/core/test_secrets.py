@@ -27,6 +27,10 @@ FORMS = [
     "s3://bucket/key?X-Amz-Signature=SECRET",
     "https://host/data.csv?token=SECRET&page=2",
     "could not connect to postgresql://ann:SECRET@db/x: refused",
+    "postgresql://ann:SEC'RET@db/x?sslmode=require",
+    "postgresql://db/x?user=ann&password=SEC'RET&connect_timeout=1",
+    "could not connect to 'postgresql://ann:SEC'RET@db/x'",
+    "postgresql://ann:SEC RET@db/x",
 ]
 
 
@@ -42,7 +46,17 @@ def test_no_form_shows_its_secret(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["photos/cat@home.jpg", "s3://bucket/a@b.csv", "key=3 rows", "monkey=1", "a:b@c", "s3://bucket/a:b@c"]
+    "text",
+    [
+        "photos/cat@home.jpg",
+        "s3://bucket/a@b.csv",
+        "key=3 rows",
+        "monkey=1",
+        "a:b@c",
+        "s3://bucket/a:b@c",
+        "no 'http://host:8080/x' here, ask bob@x.com",
+        "no 'http://host:8080' here, ask bob@x.com",
+    ],
 )
 def test_what_is_no_secret_stays(text):
     assert redact(text) == text

@@ -13,7 +13,7 @@ import pytest
 import penstock as ps
 from penstock.core.errors import BadData, InvalidInput, NotFound
 from penstock.sources.csv.arrow import Dialect
-from penstock.sources.csv.sniff import sniff_header, sniff_quote
+from penstock.sources.csv.sniff import sniff_delimiter, sniff_header, sniff_quote
 
 HEADERS = [
     "a,b\n1,2\n3,4\n",
@@ -24,6 +24,7 @@ HEADERS = [
     "day,n\n2020-01-01,x\n2020-01-02,y\n",
     "a,b\n1,x\na,b\n2,y\n",
     "only\n",
+    "#chrom,start\nchr1,100\nchr2,5\n",
 ]
 ROWS = [
     "5.1,3.5,setosa\n4.9,3.0,setosa\n",
@@ -78,6 +79,13 @@ def test_who_cannot_know_asks(tmp_path: Path) -> None:
     assert batches(path, header=True)["cat"] == ["dog", "cat"]
 
 
+def test_a_first_line_that_may_be_a_comment_is_asked_about(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "# two towns; of many\nname;town\nann;rome\nbob;oslo\n")
+    with pytest.raises(InvalidInput, match="Give comment='#' if it is neither, or header=True"):
+        ps.read_csv(path)
+    assert batches(path, comment="#") == {"name": ["ann", "bob"], "town": ["rome", "oslo"]}
+
+
 def test_single_quotes_are_found_where_they_enclose_values(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "'a','b'\n'x, y',1\n'it''s',2\n")
     wanted = pd.read_csv(path, quotechar="'")
@@ -85,6 +93,13 @@ def test_single_quotes_are_found_where_they_enclose_values(tmp_path: Path) -> No
     assert sniff_quote(b"a,b\n'tis,1\n'twas,2\n") == '"'
     assert sniff_quote(b"a,b\n'x' and 'y',1\n'z',2\n") == '"'
     assert sniff_quote(b"'a',\"b\"\n'c',\"d\"\n") == '"'
+
+
+def test_a_delimiter_is_not_counted_within_quotes_or_comments() -> None:
+    header = b'"a;b;\n;c",n\n"x;\n;;",2\n"y",3\n'
+    assert sniff_delimiter(header, '"') == "," and sniff_header(header, Dialect())
+    assert sniff_delimiter(b"# a, b, and c\nn;m\n1;2\n", '"') == ";"
+    assert sniff_delimiter(b"#n|m\n#x|y\n", '"') == "|"
 
 
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])

@@ -88,6 +88,15 @@ def test_one_huge_row_is_refused_before_it_is_read(tmp_path: Path) -> None:
             pass
 
 
+def test_a_huge_row_of_a_remote_file_is_refused_too(tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    pq.write_table(pa.table({"x": [b"x" * 200_000_000, b"y"], "y": [1, 2]}), tmp_path / "a.parquet", compression="zstd")
+    fsspec.filesystem("memory").pipe("/parquet-odd/a.parquet", (tmp_path / "a.parquet").read_bytes())
+    with ps.limit("400MB"), pytest.raises(TooLarge, match="MB"):
+        for _ in ps.read_parquet("memory://parquet-odd/a.parquet").batch(1):
+            pass
+
+
 def test_pages_that_break_the_footers_promise_are_damage(tmp_path: Path, monkeypatch: Any) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"x": np.arange(5_000_000)}), path, use_dictionary=False)
