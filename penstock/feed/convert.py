@@ -66,19 +66,23 @@ COPY_TOLD_NBYTES = 4096
 """Copies below this cost nothing beside the call: labels of a batch that is not full."""
 
 
-def aligned(array: np.ndarray) -> np.ndarray:
-    """The array if it lies in one piece, begins at 64 bytes and may be lent out writable; otherwise a copy that does.
+def aligned(array: np.ndarray, dtype: np.dtype[Any] | None = None) -> np.ndarray:
+    """The array if it lies in one piece, begins at 64 bytes, may be lent out writable and has the dtype wanted.
 
-    Batches and what functions made of them lie so already; parts of a batch need not.
+    Otherwise a copy that does and has. Batches and what functions made of them lie so already; parts of a batch need
+    not.
     """
-    if array.flags.c_contiguous and array.flags.writeable and array.ctypes.data % ALIGN == 0:
-        return array
-    if array.nbytes >= COPY_TOLD_NBYTES:
-        fell_back("feed", "an array that did not begin at 64 bytes was copied")
-    memory = np.empty(array.nbytes + ALIGN, dtype=np.uint8)
+    wanted = array.dtype if dtype is None else dtype
+    if wanted == array.dtype:
+        if array.flags.c_contiguous and array.flags.writeable and array.ctypes.data % ALIGN == 0:
+            return array
+        if array.nbytes >= COPY_TOLD_NBYTES:
+            fell_back("feed", "an array that did not begin at 64 bytes was copied")
+    nbytes = array.size * wanted.itemsize
+    memory = np.empty(nbytes + ALIGN, dtype=np.uint8)
     first = -memory.ctypes.data % ALIGN
-    copy = memory[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
-    np.copyto(copy, array)
+    copy = memory[first : first + nbytes].view(wanted).reshape(array.shape)
+    np.copyto(copy, array, casting="unsafe")
     return copy
 
 

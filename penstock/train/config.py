@@ -78,16 +78,15 @@ class Config:
 
 def check(config: Config) -> Config:
     """Refuse, in a sentence, what cannot work."""
-    if config.batch < 1 or config.epochs < 1:
-        raise InvalidInput(f"--batch and --epochs must be at least 1, not {config.batch} and {config.epochs}.")
+    for name, number in (("--batch", config.batch), ("--epochs", config.epochs), ("--workers", config.workers)):
+        if number < 1:
+            raise InvalidInput(f"{name} must be at least 1, not {number}.")
     if not 0 <= config.val <= 0.9:
         raise InvalidInput(f"--val is the share of rows kept for validation, 0 to 0.9, not {config.val}.")
     if config.backend not in BACKENDS:
         raise InvalidInput(f"--backend must be one of {', '.join(BACKENDS)}, not {config.backend!r}.")
     if config.precision not in PRECISIONS:
         raise InvalidInput(f"--precision must be one of {', '.join(PRECISIONS)}, not {config.precision!r}.")
-    if config.workers < 1:
-        raise InvalidInput(f"--workers must be at least 1, not {config.workers}.")
     if config.engine not in ENGINES:
         raise InvalidInput(f"--engine must be one of {', '.join(ENGINES)}, not {config.engine!r}.")
     if config.workers > 1 and config.backend == "tensorflow":
@@ -98,8 +97,10 @@ def check(config: Config) -> Config:
         raise InvalidInput("--cluster is the address of a Ray cluster: add --engine ray.")
     if config.task not in TASKS:
         raise InvalidInput(f"--task must be one of {', '.join(TASKS)}, not {config.task!r}.")
-    if config.learning_rate <= 0 or config.checkpoint_minutes < 0:
-        raise InvalidInput("--learning-rate must be above 0 and --checkpoint-minutes not below it.")
+    if config.learning_rate <= 0:
+        raise InvalidInput(f"--learning-rate must be above 0, not {config.learning_rate:g}.")
+    if config.checkpoint_minutes < 0:
+        raise InvalidInput(f"--checkpoint-minutes must not be below 0, but is {config.checkpoint_minutes:g}.")
     sides = config.image_size if isinstance(config.image_size, tuple) else (config.image_size or 1,)
     if min(sides) < 1 or config.image_size == 0:
         raise InvalidInput(f"--image-size must be at least 1, not {config.image_size}.")

@@ -161,6 +161,21 @@ assert [b["y"].tolist() for b in held] == [b["y"].tolist() for b in ds.at_epoch(
 assert all(np.array_equal(b["x"], pixels[np.asarray(b["y"])]) for b in held), "written over while held"
 assert held[0]["s"] == [f"n{i}" for i in held[0]["y"].tolist()]
 assert [b["y"].tolist() for b in feed] == [b["y"].tolist() for b in ds.at_epoch(1)]
+# An array is what `device_put` makes, and calls of compiled functions are not compiled again for it.
+from penstock.core.events import fallbacks
+leaves = [np.arange(10), np.arange(10.0), np.arange(10, dtype=np.uint64)[::-1], np.arange(6, dtype=np.float16),
+          np.array([True, False]), np.zeros((0, 3), np.float32), np.float32(3), np.int64(-4), pixels[:3, 1:, :, ::2]]
+for wide in (False, True):
+    with jax.enable_x64(wide):
+        for leaf in leaves:
+            step = jax.jit(lambda v: ~v) if np.asarray(leaf).dtype == bool else jax.jit(lambda v: v + v)
+            ours, theirs = to_jax(leaf), jax.device_put(leaf)
+            told = [(a.dtype, a.shape, a.weak_type, a.committed, a.sharding) for a in (ours, theirs)]
+            assert told[0] == told[1] and np.array_equal(ours, theirs), (leaf, told)
+            assert np.array_equal(step(theirs), step(ours)) and step._cache_size() == 1, leaf
+with jax.default_device(jax.devices()[1]):
+    assert to_jax(np.arange(10)).devices() == {jax.devices()[1]}
+assert not [what for what, _ in fallbacks() if what == "JAX"], fallbacks()
 mesh = jax.make_mesh((2,), ("rows",))
 halves = NamedSharding(mesh, PartitionSpec("rows"))
 batch = next(iter(from_tensor_slices(pixels).batch(16).jax(sharding=halves)))

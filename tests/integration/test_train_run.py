@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -204,3 +205,35 @@ def test_mistakes_are_sentences(tmp_path):
         assert "Traceback" not in done.stderr
     done = penstock("predict", tmp_path / "run", tmp_path / "t.csv")
     assert done.returncode == 1 and "There is no model" in done.stderr
+
+
+ALONE = """
+import sys
+from pathlib import Path
+from penstock.train.config import Config
+from penstock.train.keras.job import _make_repeatable, save_model
+import keras, numpy
+config = Config(data="", backend=sys.argv[1])
+first = []
+for _ in range(2):
+    _make_repeatable(keras, config)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model.compile("adam", "mse")
+    first.append(model.get_weights()[0])
+assert numpy.array_equal(*first), "the seed does not fix the weights"
+save_model(model, Path(sys.argv[2]) / "model.keras")
+assert "tensorflow" not in sys.modules, "TensorFlow was loaded for another backend"
+again = keras.saving.load_model(Path(sys.argv[2]) / "model.keras")
+assert numpy.array_equal(again.get_weights()[0], first[1])
+"""
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_other_backends_train_and_save_without_loading_tensorflow(backend, tmp_path):
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"needs {backend}")
+    argv = [sys.executable, "-c", ALONE, backend, str(tmp_path)]
+    done = subprocess.run(
+        argv, env={**os.environ, "KERAS_BACKEND": backend}, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr[-2000:]

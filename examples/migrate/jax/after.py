@@ -36,7 +36,7 @@ def main(path, epochs):
     began = time.perf_counter()
     table = ps.read_csv(path, label="label", dtype="float32")
     features = table.schema["x"].shape[0]
-    batches = table.shuffle(seed=0).batch(BATCH, drop_last=True).jax()
+    batches = table.cache().shuffle(seed=0).batch(BATCH, drop_last=True).jax()
     weights = {
         "w1": jnp.asarray(rng.normal(0, 0.2, (features, 64)), jnp.float32), "b1": jnp.zeros(64),
         "w2": jnp.asarray(rng.normal(0, 0.2, (64, 2)), jnp.float32), "b2": jnp.zeros(2),

@@ -1,7 +1,7 @@
 """What the guard uses of Keras beyond its public interface, all of it, and the versions in which that is known to work.
 
 Covers: names under `keras.src` and underscored attributes of models, layers and variables; a clear refusal where a
-version lacks one.
+version lacks one; keeping TensorFlow out of processes on other backends.
 Does not cover: Keras' data adapter, which the feed is (feed/keras.py).
 
 Why private names at all: a step in parts needs the loss apart from its reduction, the layers inside layers, and
@@ -11,6 +11,7 @@ variables that are read and pointed elsewhere without a check each. Keras has no
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,6 +43,7 @@ try:
     from keras.src.backend.common.masking import get_keras_mask
     from keras.src.backend.common.stateless_scope import get_stateless_scope, in_stateless_scope
     from keras.src.backend.common.variables import AutocastScope
+    from keras.src.utils import module_utils
 except ImportError as error:
     raise refusal(str(error)) from error
 
@@ -52,6 +54,23 @@ __all__ = [
     "get_stateless_scope",
     "in_stateless_scope",
 ]
+
+
+@contextlib.contextmanager
+def tensorflow_left_out() -> Iterator[None]:
+    """Keep Keras on torch or JAX from loading TensorFlow just to ask whether something is TensorFlow's.
+
+    Seeding and saving ask: 2 s and 250 MB. Nothing can be TensorFlow's in a process that has not loaded it.
+    """
+    module = getattr(module_utils, "tensorflow", None)
+    if "tensorflow" in sys.modules or not hasattr(module, "_available"):
+        yield
+        return
+    before, module._available = module._available, False
+    try:
+        yield
+    finally:
+        module._available = before
 
 
 def check_version(version: str = keras.__version__) -> None:

@@ -155,13 +155,19 @@ def _name_holder(name: str, nbytes: int) -> None:
 
 def _make_repeatable(keras: Any, config: Config) -> None:
     """The same seed gives the same weights: seeds of all generators, and operations that do not race."""
-    keras.utils.set_random_seed(config.seed)
+    from penstock.guard.keras.private import tensorflow_left_out
+
+    with tensorflow_left_out():
+        keras.utils.set_random_seed(config.seed)
     if not config.deterministic:
         return
     if config.backend == "tensorflow":
         sys.modules["tensorflow"].config.experimental.enable_op_determinism()
     elif config.backend == "torch":
-        sys.modules["torch"].use_deterministic_algorithms(True, warn_only=True)
+        torch = sys.modules["torch"]
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        # Nothing here reads memory before it is written: filling each new tensor with NaN would only take time.
+        torch.utils.deterministic.fill_uninitialized_memory = False
 
 
 def _fit(folder: Path, config: Config, model: Any, found: Streams, micro: int | None) -> Any:
@@ -199,8 +205,11 @@ def _callbacks(folder: Path, config: Config) -> list[Any] | None:
 def save_model(model: Any, path: Path) -> None:
     """Write a .keras file that is whole or not there."""
     fresh = path.with_name(f".unfinished-{path.name}")
+    from penstock.guard.keras.private import tensorflow_left_out
+
     try:
-        model.save(fresh)
+        with tensorflow_left_out():
+            model.save(fresh)
         replace_durably(fresh, path)
     finally:
         fresh.unlink(missing_ok=True)  # half a model, if the disk is full, is in the way of what makes room

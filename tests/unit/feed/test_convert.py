@@ -59,6 +59,12 @@ def test_what_lies_elsewhere_is_copied_to_64_bytes(array):
     assert found.dtype == array.dtype and np.array_equal(found, array)
 
 
+def test_numbers_of_another_width_are_copied_once():
+    found = aligned(np.arange(-3, 5000), np.dtype(np.int32))
+    assert found.dtype == np.int32 and found.ctypes.data % 64 == 0
+    assert found.tolist() == list(range(-3, 5000))
+
+
 def test_batches_are_taken_as_they_are():
     for batch in from_tensor_slices(np.zeros((64, 32, 32, 3), np.float32)).shuffle(seed=1).batch(16):
         assert aligned(batch) is batch
