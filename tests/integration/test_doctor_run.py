@@ -207,11 +207,47 @@ def test_without_a_cgroup_the_limit_is_kept_by_supervision(tmp_path):
     assert found.shape.peak < 200_000_000
 
 
+RESUMES = """
+import json, os, sys, time
+first = not os.environ.get("PENSTOCK_ATTEMPT")
+step = json.load(open("state.json"))["step"] if os.path.exists("state.json") else 0
+print("begins at", step, "attempt", os.environ.get("PENSTOCK_ATTEMPT", "1"), flush=True)
+kept = []
+while step < 60:
+    step += 1
+    open("state.new", "w").write(json.dumps({"step": step}))
+    os.replace("state.new", "state.json")
+    if first:
+        kept.append(bytearray(b"x") * 4_000_000)
+    time.sleep(0.01)
+print("done", flush=True)
+"""
+
+
+def test_a_retry_runs_the_command_again_and_the_script_goes_on(tmp_path):
+    (tmp_path / "train.py").write_text(RESUMES)
+    command = [sys.executable, "-m", "penstock", "run", "--memory", "120MB", "--retry", "2", "--out", "out", "--"]
+    done = subprocess.run(
+        [*command, sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    first, second, end = done.stdout.splitlines()
+    assert first == "begins at 0 attempt 1"
+    assert second.endswith("attempt 2")
+    assert int(second.split()[2]) > 5  # where the killed one was, not at the beginning
+    assert end == "done"
+    assert "Running it again (1 of 2)" in done.stderr
+    assert "train.py" in done.stderr.partition("Running it again")[2]
+    assert "(2 of 2)" not in done.stderr
+    assert judge(tmp_path / "out").ending.kind == "kernel-oom"
+    assert judge(tmp_path / "out" / "attempt-2").ending.kind == "finished"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(4))
 def test_random_kills_leave_no_orphan_and_hang_nobody(seed):
-    """Some; `python -m tests.integration.doctor_kills` kills 200."""
+    """A part of what `python -m tests.integration.doctor_kills` does 200 times."""
     outcomes = list(doctor_kills.kills(12, seed))
     assert [outcome for outcome in outcomes if outcome.wrong] == []
 
