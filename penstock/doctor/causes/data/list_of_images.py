@@ -65,8 +65,8 @@ def script(script: Script) -> Iterator[Found]:
 
 
 def _weight(script: Script, item: Collected) -> Weight | None:
-    """The pictures of the folder or pattern that the loop goes through, or that its function names."""
-    around = item.loop if isinstance(item.loop, ast.AST) else item.method
+    """The pictures of the folder or pattern that is named around the loop."""
+    around = item.method or item.loop
     names = [node for node in ast.walk(around or item.node) if isinstance(node, (ast.Constant, ast.Name, ast.BinOp))]
     return weigh_named((script.value(node) for node in names), script.path.parent)
 
