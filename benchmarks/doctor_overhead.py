@@ -52,7 +52,7 @@ import torch
 torch.set_num_threads(1)
 model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 1))
 optimizer = torch.optim.Adam(model.parameters())
-x, turns = torch.randn(256, 256), Turns(150)
+x, turns = torch.randn(256, 256), Turns(300)
 for _ in range(40):
     optimizer.zero_grad(); (model(x) ** 2).mean().backward(); optimizer.step()
 while True:
@@ -61,20 +61,20 @@ while True:
 """,
     "keras": """
 import keras, numpy as np
-turns = Turns(60)
+turns = Turns(300)
 class Turn(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):
         turns.step()
 class Data(keras.utils.PyDataset):
     def __len__(self):
-        return 1 << 40
+        return 1 << 20
     def __getitem__(self, place):
         return x, y
 x, y = np.zeros((256, 256), "float32"), np.zeros(256, "float32")
 model = keras.Sequential([keras.layers.Dense(512, "relu"), keras.layers.Dense(1)])
 model.compile("adam", "mse")
 model.fit(x, y, batch_size=256, epochs=40, verbose=0)
-model.fit(Data(workers=0), verbose=0, callbacks=[Turn()])
+model.fit(Data(workers=0), verbose=0, shuffle=False, callbacks=[Turn()])
 """,
 }
 RESULT = Path(__file__).parent / "results" / "doctor_overhead.json"
