@@ -42,6 +42,12 @@ class HolderGrowth:
     last: int
     first_len: int
     last_len: int
+    pid: int = 0
+
+    @property
+    def word(self) -> str:
+        """The name without what leads to it: `decoded` for `dataset.reader.decoded`."""
+        return self.name.rpartition(".")[2]
 
 
 class Clues:
@@ -226,14 +232,20 @@ class Clues:
                     item["nbytes"],
                     first_len,
                     item["len"] or 0,
+                    record["pid"],
                 )
         return sorted(found.values(), key=lambda item: -item.last)
 
     def held_by(self, name: str) -> int:
-        """Most bytes that a name of the script was seen to hold; `self.` and what leads to it do not matter."""
-        return max(
-            (item.last for item in self.names if re.fullmatch(rf"(?:.*\.)?{re.escape(name)}", item.name)), default=0
-        )
+        """Most bytes that a name of the script was seen to hold, in all processes together.
+
+        `self.` and what leads to the name do not matter.
+        """
+        most: dict[int, int] = {}
+        for item in self.names:
+            if item.word == name:
+                most[item.pid] = max(most.get(item.pid, 0), item.last)
+        return sum(most.values())
 
     @cached_property
     def peaks(self) -> dict[int, int]:
