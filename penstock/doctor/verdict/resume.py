@@ -41,6 +41,8 @@ def how_to_resume(facts: Clues, scripts: Sequence[Script]) -> Resume:
     end = facts.evidence.samples[-1]["t"] if facts.evidence.samples else 0.0
     age_s = max(0.0, float(end) - Path(checkpoint).stat().st_mtime) if checkpoint else None
     words = [str(word) for word in facts.evidence.run["command"]]
+    if own := _own_training(words):
+        return Resume(checkpoint, age_s, own)
     option = next((found for script in scripts if (found := _option(script)) is not None), None)
     if option is None or any(word.split("=")[0] == option[0] for word in words):
         return Resume(checkpoint, age_s, "")
@@ -48,6 +50,16 @@ def how_to_resume(facts: Clues, scripts: Sequence[Script]) -> Resume:
     if takes_value and not checkpoint:
         return Resume(checkpoint, age_s, "")
     return Resume(checkpoint, age_s, shlex.join([*words, name, *([checkpoint] if takes_value else [])]))
+
+
+def _own_training(words: list[str]) -> str:
+    """`penstock train` goes on by itself in the folder that it was given."""
+    train = next(
+        (n for n, word in enumerate(words[:-1]) if word.endswith("penstock") and words[n + 1] == "train"), None
+    )
+    if train is None or "--out" not in words[:-1]:
+        return ""
+    return shlex.join([*words[: train + 2], "--resume", "--out", words[words.index("--out") + 1]])
 
 
 def _option(script: Script) -> tuple[str, bool] | None:

@@ -209,3 +209,9 @@ def test_going_on_needs_a_checkpoint_that_is_there_and_an_option_that_the_script
     script.write_text("print('no option')\n")
     found = judge_evidence(evidence(status=9, run=run, calls=calls)).resume
     assert (found.checkpoint, found.command) == (str(saved), "")
+
+
+def test_a_training_of_our_own_goes_on_in_its_folder():
+    run = {"command": ["python", "-m", "penstock", "train", "photos/", "--out", "runs/a b", "--batch", "8"]}
+    found = judge_evidence(evidence(status=9, run=run)).resume
+    assert found.command == "python -m penstock train --resume --out 'runs/a b'"
