@@ -1,9 +1,16 @@
-"""What `penstock run` costs a training script: the same loop with and without it, in turns.
+"""What `penstock run` costs a training script: one that is supervised and one that is not, in turns of half a second.
 
-Covers: CPU seconds and wall seconds of a torch loop under supervision against alone, as interleaved ratios.
-Does not cover: scripts near their limit, where names, stacks and probes are asked for on purpose.
+Covers: processor time of a torch loop and of Keras's fit under supervision against alone, and what the supervisor takes
+beside them, all pinned to one core.
+Does not cover: scripts near their limit, where names, stacks and probes are asked for on purpose; starting up, which is
+told as seconds.
 
-    python -m benchmarks.doctor_overhead [--turns 5]
+    python -m benchmarks.doctor_overhead [--seconds 100] [--work torch keras]
+
+Both processes live through the whole measurement and train only when it is their turn, so that a machine that becomes
+slower is slower for both. The ratio is of sums, not of medians: walks over names are rare and long, and a median would
+leave them out. They are asked for by the clock, so a turn sees its share of them. The supervisor's own processor time
+is a share of the core, and is added.
 """
 
 from __future__ import annotations
@@ -11,57 +18,164 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
+import platform
+import random
 import subprocess
 import sys
 import tempfile
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
-LOOP = """
-import time
+import psutil
+
+TURNS = """
+import os, sys, time
+go, told = open(sys.argv[1], "rb", buffering=0), open(sys.argv[2], "wb", buffering=0)
+class Turns:
+    def __init__(self, steps):
+        self.steps, self.done, self.cpu = steps, 0, 0.0
+    def step(self):
+        if self.done % self.steps == 0:
+            if self.done:
+                told.write(b"%.9f\\n" % (time.process_time() - self.cpu))
+            else:
+                told.write(b"ready\\n")
+            if not go.read(1):
+                sys.exit(0)
+            self.cpu = time.process_time()
+        self.done += 1
+"""
+WORK = {
+    "torch": """
 import torch
 torch.set_num_threads(1)
 model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 1))
 optimizer = torch.optim.Adam(model.parameters())
-x = torch.randn(256, 256)
-for step in range(40):
+x, turns = torch.randn(256, 256), Turns(300)
+for _ in range(40):
     optimizer.zero_grad(); (model(x) ** 2).mean().backward(); optimizer.step()
-start, cpu = time.perf_counter(), time.process_time()
-for step in range(1500):
+while True:
+    turns.step()
     optimizer.zero_grad(); (model(x) ** 2).mean().backward(); optimizer.step()
-print("TOOK", time.perf_counter() - start, time.process_time() - cpu)
-"""
+""",
+    "keras": """
+import keras, numpy as np
+turns = Turns(300)
+class Turn(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        turns.step()
+class Data(keras.utils.PyDataset):
+    def __len__(self):
+        return 1 << 20
+    def __getitem__(self, place):
+        return x, y
+x, y = np.zeros((256, 256), "float32"), np.zeros(256, "float32")
+model = keras.Sequential([keras.layers.Dense(512, "relu"), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+model.fit(x, y, batch_size=256, epochs=40, verbose=0)
+model.fit(Data(workers=0), verbose=0, shuffle=False, callbacks=[Turn()])
+""",
+}
 RESULT = Path(__file__).parent / "results" / "doctor_overhead.json"
+DRAWS = 4000
 
 
-def took(supervised: bool, folder: Path) -> tuple[float, float]:
-    """Wall and CPU seconds of the loop, as it measures itself."""
-    command = [sys.executable, "-c", LOOP]
-    if supervised:
-        command = [sys.executable, "-m", "penstock", "run", "--memory", "4GB", "--out", str(folder), "--", *command]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+@dataclass
+class Trainer:
+    """A process that trains in turns; `cpu` has its processor seconds of each turn."""
+
+    work: str
+    folder: Path
+    supervised: bool
+    cpu: list[float] = field(default_factory=list)
+
+    def start(self) -> None:
+        name = "supervised" if self.supervised else "alone"
+        paths = [self.folder / f"{name}.{end}" for end in ("go", "told")]
+        for path in paths:
+            os.mkfifo(path)
+        command = [sys.executable, "-c", TURNS + WORK[self.work], *map(str, paths)]
+        if self.supervised:
+            out = str(self.folder / "run")
+            command = [sys.executable, "-m", "penstock", "run", "--memory", "4GB", "--out", out, "--", *command]
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
+        begin_s = time.perf_counter()
+        self.process = subprocess.Popen(command, env={**env, "TF_CPP_MIN_LOG_LEVEL": "3"}, stderr=subprocess.DEVNULL)
+        self.go, self.told = paths[0].open("wb", buffering=0), paths[1].open("rb")
+        assert self.told.readline() == b"ready\n"
+        self.start_s = time.perf_counter() - begin_s
+
+    def turn(self) -> None:
+        self.go.write(b"g")
+        self.cpu.append(float(self.told.readline()))
+
+    def beside(self) -> float:
+        """Processor seconds so far of what supervises the script."""
+        tree = psutil.Process(self.process.pid)
+        watchers = [tree, *(child for child in tree.children() if "shepherd.py" in " ".join(child.cmdline()))]
+        return sum(sum(process.cpu_times()[:2]) for process in watchers)
+
+    def end(self) -> None:
+        self.go.close()
+        self.process.wait(60)
+        self.told.close()
+
+
+def measure(work: str, seconds: float) -> dict[str, object]:
+    """Turns of both for so long."""
+    with tempfile.TemporaryDirectory() as name:
+        alone, supervised = Trainer(work, Path(name), False), Trainer(work, Path(name), True)
+        for trainer in (alone, supervised):
+            trainer.start()
+        begin_s, beside = time.perf_counter(), supervised.beside()
+        while time.perf_counter() - begin_s < seconds:
+            for trainer in (alone, supervised) if len(alone.cpu) % 2 else (supervised, alone):
+                trainer.turn()
+        share = (supervised.beside() - beside) / (time.perf_counter() - begin_s)
+        for trainer in (alone, supervised):
+            trainer.end()
+    inside, low, high = ratio(supervised.cpu, alone.cpu)
+    return {
+        "turns": len(alone.cpu),
+        "turn_s": round(sum(alone.cpu) / len(alone.cpu), 3),
+        "script": round(inside, 4),
+        "supervisor": round(share, 4),
+        "together": round(inside + share, 4),
+        "interval": [round(low + share, 4), round(high + share, 4)],
+        "start_s": {"alone": round(alone.start_s, 2), "supervised": round(supervised.start_s, 2)},
+    }
+
+
+def ratio(over: list[float], under: list[float]) -> tuple[float, float, float]:
+    """The ratio of sums, and 95 % of the ratios of turns drawn again (pairs stay together)."""
+    pairs, chance = list(zip(over, under)), random.Random(0)
+    drawn = sorted(
+        sum(a for a, _ in some) / sum(b for _, b in some)
+        for some in (chance.choices(pairs, k=len(pairs)) for _ in range(DRAWS))
     )
-    words = next(line for line in done.stdout.splitlines() if line.startswith("TOOK")).split()
-    return float(words[1]), float(words[2])
+    return sum(over) / sum(under), drawn[int(0.025 * DRAWS)], drawn[int(0.975 * DRAWS)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--turns", type=int, default=5)
-    turns = parser.parse_args().turns
-    ratios: dict[str, list[float]] = {"wall": [], "cpu": []}
-    for turn in range(turns):
-        with tempfile.TemporaryDirectory() as folder:
-            order = (False, True) if turn % 2 == 0 else (True, False)
-            found = {supervised: took(supervised, Path(folder) / "run") for supervised in order}
-        ratios["wall"].append(found[True][0] / found[False][0])
-        ratios["cpu"].append(found[True][1] / found[False][1])
-        print(f"turn {turn}: wall {ratios['wall'][-1]:.3f}, cpu {ratios['cpu'][-1]:.3f}", flush=True)
-    summary = {name: {"median": statistics.median(values), "all": values} for name, values in ratios.items()}
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(summary, indent=1) + "\n")
-    print(json.dumps({name: round(values["median"], 4) for name, values in summary.items()}))
+    parser.add_argument("--seconds", type=float, default=100.0)
+    parser.add_argument("--work", nargs="+", choices=sorted(WORK), default=sorted(WORK))
+    parser.add_argument("--keep", action="store_true", help="Write the result file")
+    options = parser.parse_args()
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    found: dict[str, object] = {work: measure(work, options.seconds) for work in options.work}
+    found |= {"date": time.strftime("%Y-%m-%d"), "machine": processor(), "python": platform.python_version()}
+    if options.keep:
+        RESULT.parent.mkdir(exist_ok=True)
+        RESULT.write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found, indent=1))
+
+
+def processor() -> str:
+    """The processor's name."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from rich.console import Console
 from penstock.core.errors import InvalidInput
 from penstock.core.sizes import parse_size
 from penstock.doctor.evidence.folder import RUN, VERDICT_HTML
-from penstock.doctor.run.retry import run_and_judge
+from penstock.doctor.run.retry import cures_of, run_and_judge
 from penstock.doctor.run.supervise import Order
 from penstock.doctor.verdict.text import summarise
 from penstock.doctor.verdict.verdict import RunVerdict
@@ -55,10 +55,20 @@ def run(
         console.print(summarise(verdict))
         console.print(f"Verdict: {verdict.folder / VERDICT_HTML}", highlight=False, soft_wrap=True, markup=False)
         if attempt < retry and verdict.memory and verdict.ending.kind != "finished":
-            console.print(f"Running it again ({attempt + 1} of {retry}).", style="dim")
+            console.print(_again(verdict, attempt + 1, retry), highlight=False, soft_wrap=True, markup=False)
 
     order = Order(tuple(command), folder, None if memory is None else parse_size(memory), minutes=minutes)
     sys.exit(run_and_judge(order, retry, tell).exit_code)
+
+
+def _again(verdict: RunVerdict, number: int, retry: int) -> str:
+    """What is tried again, and what is different this time."""
+    changed = " ".join(f"{name}={value}" for name, value in cures_of(verdict).items())
+    text = f"Running it again ({number} of {retry}): {' '.join(verdict.command)}"
+    text += (
+        f"\nwith {changed}" if changed else "\nwith nothing changed: it gets through if it goes on from a checkpoint"
+    )
+    return f"{text}. {verdict.resume.text}".rstrip()
 
 
 def _name(command: list[str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.core.errors import OutOfMemory
+from penstock.core.errors import InvalidInput, OutOfMemory
 from penstock.core.sizes import parse_size
 from penstock.doctor.watch_memory import watch_memory
 from penstock.memory.limits import find_limit
@@ -20,11 +20,11 @@ SHARE = 0.9
 
 def guarded_cell(shell: Any, line: str, cell: str) -> None:
     """Run a cell; stop it at the limit, with a sentence instead of a dead kernel."""
-    limit = parse_size(line) if line.strip() else int(SHARE * find_limit().nbytes)
     try:
+        limit = parse_size(line.strip()) if line.strip() else int(SHARE * find_limit().nbytes)
         with watch_memory(stop_at=limit) as watched:
             result = shell.run_cell(cell)
-    except OutOfMemory as error:
+    except (OutOfMemory, InvalidInput) as error:
         print(f"penstock: {error}")
         return
     stopped = isinstance(result.error_in_exec, OutOfMemory)

@@ -1,13 +1,16 @@
 """Writes the table of causes into docs/doctor.md, from what the tests run.
 
-python -m tests.integration.doctor_docs
+python -m tests.integration.doctor_docs [--run [--cured] [--keep FOLDER] [script ...]]
+
+`--keep` leaves each run's evidence in a folder, so that detectors can be tried on it without another run.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import json
 import re
-import sys
 import tempfile
 from pathlib import Path
 
@@ -62,13 +65,14 @@ def page_with(text: str) -> str:
     )
 
 
-def run_cases(names: list[str], *, cured: bool) -> None:
+def run_cases(names: list[str], *, cured: bool, keep: Path | None = None) -> None:
     """Run scripts (all, if none is named) and note what happened."""
     for case in CASES:
         if names and case.script not in names:
             continue
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
+        with contextlib.ExitStack() as stack:
+            folder = keep / case.script if keep else Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            folder.mkdir(parents=True, exist_ok=True)
             prepare(case.prepare, folder)
             script = cured_script(case, folder) if cured else SCRIPTS / f"{case.script}.py"
             code, verdict, _ = run_case(script, case.limit, folder, case.env if cured else ())
@@ -80,7 +84,17 @@ def run_cases(names: list[str], *, cured: bool) -> None:
         print(case.script, "cured" if cured else "named", good, code, causes, verdict["grew_at"][:3], flush=True)
 
 
-if __name__ == "__main__":
-    if "--run" in sys.argv:
-        run_cases([word for word in sys.argv[1:] if not word.startswith("--")], cured="--cured" in sys.argv)
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("scripts", nargs="*")
+    parser.add_argument("--run", action="store_true")
+    parser.add_argument("--cured", action="store_true")
+    parser.add_argument("--keep", type=Path)
+    options = parser.parse_args()
+    if options.run:
+        run_cases(options.scripts, cured=options.cured, keep=options.keep)
     PAGE.write_text(page_with(table()))
+
+
+if __name__ == "__main__":
+    main()

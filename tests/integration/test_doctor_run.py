@@ -17,6 +17,7 @@ from penstock.doctor.evidence.read import read_evidence
 from penstock.doctor.run.supervise import Order, supervise
 from penstock.doctor.verdict.verdict import judge
 from penstock.memory.cgroups import find_cgroups
+from tests.integration import doctor_kills
 
 GROW = """
 import time
@@ -206,29 +207,53 @@ def test_without_a_cgroup_the_limit_is_kept_by_supervision(tmp_path):
     assert found.shape.peak < 200_000_000
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3600)  # 50 kills take minutes
-@pytest.mark.parametrize("seed", range(4))
-def test_two_hundred_random_kills(seed, tmp_path):
-    """Whoever is killed, and whenever: no hang, no orphan, and a verdict can be computed."""
-    import random
+RESUMES = """
+import json, os, sys, time
+first = not os.environ.get("PENSTOCK_ATTEMPT")
+step = json.load(open("state.json"))["step"] if os.path.exists("state.json") else 0
+print("begins at", step, "attempt", os.environ.get("PENSTOCK_ATTEMPT", "1"), flush=True)
+kept = []
+while step < 60:
+    step += 1
+    open("state.new", "w").write(json.dumps({"step": step}))
+    os.replace("state.new", "state.json")
+    if first:
+        kept.append(bytearray(b"x") * 4_000_000)
+    time.sleep(0.01)
+print("done", flush=True)
+"""
 
-    chance = random.Random(seed)
-    for turn in range(50):
-        folder = tmp_path / str(turn)
-        folder.mkdir()
-        supervisor = start(folder, TREE, "--memory", "500MB")
-        time.sleep(chance.uniform(0.2, 3.0))
-        pids = [supervisor.pid, *(p.pid for p in psutil.Process(supervisor.pid).children(recursive=True))]
-        os.kill(chance.choice(pids), signal.SIGKILL)
-        time.sleep(0.3)
-        if supervisor.poll() is None:
-            supervisor.send_signal(signal.SIGTERM)
-            time.sleep(0.2)
-        if supervisor.poll() is None and (folder / "out" / "run.json").exists():
-            supervisor.kill()
-        supervisor.kill()
-        supervisor.wait(30)
-        assert gone(folder / "out"), f"orphans after turn {turn}"
-        if (folder / "out" / "run.json").exists():
-            assert judge(folder / "out").ending.kind
+
+def test_a_retry_runs_the_command_again_and_the_script_goes_on(tmp_path):
+    (tmp_path / "train.py").write_text(RESUMES)
+    command = [sys.executable, "-m", "penstock", "run", "--memory", "120MB", "--retry", "2", "--out", "out", "--"]
+    done = subprocess.run(
+        [*command, sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    first, second, end = done.stdout.splitlines()
+    assert first == "begins at 0 attempt 1"
+    assert second.endswith("attempt 2")
+    assert int(second.split()[2]) > 5  # where the killed one was, not at the beginning
+    assert end == "done"
+    assert "Running it again (1 of 2)" in done.stderr
+    assert "train.py" in done.stderr.partition("Running it again")[2]
+    assert "(2 of 2)" not in done.stderr
+    assert judge(tmp_path / "out").ending.kind == "kernel-oom"
+    assert judge(tmp_path / "out" / "attempt-2").ending.kind == "finished"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(4))
+def test_random_kills_leave_no_orphan_and_hang_nobody(seed):
+    """A part of what `python -m tests.integration.doctor_kills` does 200 times."""
+    outcomes = list(doctor_kills.kills(12, seed))
+    assert [outcome for outcome in outcomes if outcome.wrong] == []
+
+
+def test_the_committed_kills_are_two_hundred_without_a_fault():
+    found = json.loads(doctor_kills.COUNTS.read_text())
+    assert found["kills"] >= 200
+    assert found["wrong"] == {}
+    assert sum(found["victims"].values()) == found["kills"]

@@ -43,6 +43,13 @@ def test_a_function_is_measured_in_a_process_of_its_own():
     assert len(ballast) == 100_000_000
 
 
+def test_a_peak_that_is_over_at_once_counts():
+    """Nothing sleeps here: no look of fifty a second need meet it."""
+    assert 35_000_000 < ps.assert_peak_below("60MB", lambda: len(bytearray(b"x") * 40_000_000)) < 60_000_000
+    with pytest.raises(AssertionError, match="more than 20 MB"):
+        ps.assert_peak_below("20MB", lambda: len(bytearray(b"x") * 40_000_000))
+
+
 def test_a_function_that_fails_is_not_taken_for_a_small_one():
     with pytest.raises(PenstockError, match="exit code"):
         ps.assert_peak_below("30MB", lambda: 1 / 0)
@@ -54,3 +61,6 @@ def test_a_cell_is_guarded(capsys):
     shell.run_cell_magic("penstock", "", "kept_by_cell = 5")
     assert shell.user_ns["kept_by_cell"] == 5
     assert "peak" in capsys.readouterr().out
+    shell.run_cell_magic("penstock", "300 cats", "never_run = 1")
+    assert "is not a size" in capsys.readouterr().out
+    assert "never_run" not in shell.user_ns

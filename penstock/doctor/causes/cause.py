@@ -51,9 +51,18 @@ def not_in_scripts(script: Script) -> Iterable[Found]:
     return ()
 
 
+def never(facts: Clues) -> bool:
+    """For causes that no evidence excludes."""
+    return False
+
+
 @dataclass(frozen=True)
 class Cause:
-    """One cause. `instead` is the one command or call that would have saved the job; `env` cures without a change."""
+    """One cause.
+
+    `instead` is the one command or call that would have saved the job; `env` cures without a change. `against` says
+    that the evidence excludes it, whatever the script looks like.
+    """
 
     name: str
     title: str
@@ -61,5 +70,6 @@ class Cause:
     cure: str
     live: Callable[[Clues], Sign | None] = no_sign
     script: Callable[[Script], Iterable[Found]] = not_in_scripts
+    against: Callable[[Clues], bool] = never
     instead: str = ""
     env: Mapping[str, str] = field(default_factory=dict)

@@ -1,15 +1,18 @@
 """Running a script for some minutes under the limit.
 
 Covers: starting it under `penstock run`'s supervision with a clock, passes cut short so that validation and saving come
-early, the worst batch first, and saying how the whole run would end.
+early, the worst batch first, a second time without DataLoader workers where those hold much, and saying how the whole
+run would end.
 Does not cover: the forecast (forecast.py), how passes are cut (run/inject/penstock_inside/rehearsal.py). What was not
 seen in time is said.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,11 @@ from penstock.doctor.verdict.facts import Clues
 from penstock.doctor.verdict.rank import Ranked, rank
 
 TIGHT = 0.9
+MUCH = 0.15
+"""Share of the limit that workers must hold for a second rehearsal without them."""
+SHORTEST = 0.1
+"""Minutes that must be left for it."""
+LESS = 0.8
 SEEN = {"step": "training step", "evals": "validation", "saves": "save"}
 
 
@@ -37,6 +45,10 @@ class Rehearsal:
     outlook: Outlook
     causes: tuple[Ranked, ...]
     steps: int | None
+    workers: int = 0
+    """Most bytes that other processes than the main one held together at the peak."""
+    without_workers: int | None = None
+    """The peak of the same rehearsal with num_workers=0, where that was tried."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -45,6 +57,8 @@ class Rehearsal:
             "peak": self.outlook.peak,
             "per_step": self.outlook.per_step,
             "steps": self.steps,
+            "workers": self.workers,
+            "without_workers": self.without_workers,
             "dies_at": self.outlook.dies_at,
             "dies_after_s": self.outlook.dies_after_s,
             "causes": [item.cause.name for item in self.causes],
@@ -58,9 +72,33 @@ def rehearse(script: Path, limit: int, minutes: float) -> Rehearsal:
     if not script.is_file():
         raise NotFound(f"There is no script {script}.")
     folder = Path(tempfile.mkdtemp(prefix="penstock-rehearsal-"))
-    env = {"PENSTOCK_REHEARSE": "1"}
-    supervise(Order((sys.executable, str(script)), folder, limit, env=env, minutes=minutes))
+    begin_s = time.monotonic()
+    found = _run(script, folder, limit, minutes, {})
+    left = minutes - (time.monotonic() - begin_s) / 60
+    if found.workers < MUCH * limit or left < SHORTEST:
+        return found
+    again = folder / "without-workers"
+    alone = _run(script, again, limit, left, {"PENSTOCK_WORKERS": "0"})
+    return dataclasses.replace(
+        found, without_workers=alone.outlook.peak, lines=(*found.lines, compare_workers(found, alone))
+    )
+
+
+def _run(script: Path, folder: Path, limit: int, minutes: float, env: dict[str, str]) -> Rehearsal:
+    supervise(
+        Order((sys.executable, str(script)), folder, limit, env={"PENSTOCK_REHEARSE": "1", **env}, minutes=minutes)
+    )
     return judge_rehearsal(folder, limit)
+
+
+def compare_workers(found: Rehearsal, alone: Rehearsal) -> str:
+    """What the experiment num_workers=0 against N says: are the workers the reason, or only where it shows?"""
+    text = f"With num_workers=0 the peak was {size(alone.outlook.peak)}, with workers {size(found.outlook.peak)}"
+    if alone.fits and not found.fits:
+        return f"{text}: it fits without them, so their copies and batches are what is too much."
+    if alone.outlook.peak < LESS * found.outlook.peak:
+        return f"{text}: the difference is theirs."
+    return f"{text}: they are not the reason."
 
 
 def judge_rehearsal(folder: Path, limit: int) -> Rehearsal:
@@ -69,7 +107,8 @@ def judge_rehearsal(folder: Path, limit: int) -> Rehearsal:
     ahead, steps = outlook(clues.points, limit), full_steps(clues)
     causes = tuple(rank(clues)[:3])
     fits, text = _judged(clues, ahead, limit, steps)
-    return Rehearsal(fits, text, tuple(_lines(clues, causes)), folder, ahead, causes, steps)
+    workers = int(clues.worker_share * clues.shape.peak) if clues.calls("DataLoader") else 0
+    return Rehearsal(fits, text, tuple(_lines(clues, causes)), folder, ahead, causes, steps, workers)
 
 
 def full_steps(clues: Clues) -> int | None:

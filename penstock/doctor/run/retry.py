@@ -1,7 +1,8 @@
 """Running a command again after it died for memory.
 
 Covers: one folder per attempt, cures that need no change of the script (environment), when to give up.
-Does not cover: smaller batches (guard/): the script decides those.
+Does not cover: smaller batches (guard/) and where a script goes on: the script decides those. It is told by
+PENSTOCK_ATTEMPT (2 for the first retry) that it has run before.
 """
 
 from __future__ import annotations
@@ -27,12 +28,17 @@ def run_and_judge(order: Order, retries: int, tell: Callable[[RunVerdict, int], 
         ended = supervise(order)
         verdict = judge(folder)
         write_verdict(verdict)
+        cures = cures_of(verdict)
         tell(verdict, attempt)
         if not verdict.memory or ended.exit_code == 0:
             break
-        cures = {k: v for item in verdict.causes if item.score >= SURE for k, v in item.cause.env.items()}
         order = dataclasses.replace(order, env={**order.env, **cures, "PENSTOCK_ATTEMPT": str(attempt + 2)})
     return ended
+
+
+def cures_of(verdict: RunVerdict) -> dict[str, str]:
+    """Environment variables that cure without a change of the script."""
+    return {k: v for item in verdict.causes if item.score >= SURE for k, v in item.cause.env.items()}
 
 
 def write_verdict(verdict: RunVerdict) -> Path:

@@ -1,7 +1,7 @@
 """How large the data will be in memory, from a look at the files that a script names.
 
-Covers: CSV (a sample of its lines), JSON (by rule of thumb), .npy (header), Parquet (footer), folders of pictures
-(headers of some).
+Covers: CSV (a sample of its lines), JSON (by rule of thumb), .npy and .npz (headers), pickles (their size), Parquet
+(footer), pictures and folders of them (headers of some).
 Does not cover: files named only when the script runs; databases and URLs.
 """
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 import csv
 import glob
 import struct
+import zipfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +36,7 @@ class Weight:
 
 def weigh_data(name: object, beside: Path) -> Weight | None:
     """What a named file, glob or folder takes; None if it cannot be known. Relative names count from here."""
-    if not isinstance(name, str) or "://" in name:
+    if not isinstance(name, str) or "://" in name or not name.strip("./"):
         return None
     for base in (Path.cwd(), beside):
         paths = [Path(found) for found in sorted(glob.glob(str(base / name)))]
@@ -53,8 +55,13 @@ def _weigh(path: Path) -> Weight | None:
         return Weight(disk, _csv(path, disk))
     if suffix in (".json", ".jsonl", ".ndjson"):
         return Weight(disk, disk * JSON_OBJECTS)
-    if suffix == ".npy":
+    if suffix in (".npy", ".pkl", ".pickle", ".joblib"):
         return Weight(disk, disk)
+    if suffix == ".npz":
+        return Weight(disk, _npz(path, disk))
+    if suffix in PICTURES:
+        width, height = picture_size(path)
+        return Weight(disk, width * height * 3)
     if suffix in (".parquet", ".pq"):
         return Weight(disk, _parquet(path, disk))
     return None
@@ -92,6 +99,28 @@ def _parquet(path: Path, disk: int) -> int:
     except (pa.ArrowInvalid, OSError):
         return disk
     return sum(footer.row_group(group).total_byte_size for group in range(footer.num_row_groups))
+
+
+def _npz(path: Path, disk: int) -> int:
+    """The arrays of an archive, by the headers of its members: they may be compressed."""
+    total = 0
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                with archive.open(name) as member:
+                    version = np.lib.format.read_magic(member)
+                    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else None
+                    shape, _, dtype = (read or np.lib.format.read_array_header_2_0)(member)
+                    total += int(np.prod(shape)) * dtype.itemsize
+    except (zipfile.BadZipFile, ValueError, OSError):
+        return disk
+    return total
+
+
+def weigh_named(values: Iterable[object], beside: Path) -> Weight | None:
+    """The heaviest of some named things; None if none of them is there."""
+    weights = [weight for value in values if (weight := weigh_data(value, beside)) is not None]
+    return max(weights, key=lambda weight: weight.memory, default=None)
 
 
 def _folder(path: Path) -> Weight | None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from penstock.core.sizes import size
 from penstock.doctor.causes import all_causes
@@ -79,6 +80,12 @@ def describe(finding: Finding, limit: int) -> str:
     return text
 
 
+def _uri(path: Path) -> str:
+    """Relative to where the command runs, as code review wants it; whole for files elsewhere."""
+    whole, here = path.absolute(), Path.cwd()
+    return quote(whole.relative_to(here).as_posix()) if whole.is_relative_to(here) else whole.as_uri()
+
+
 def sarif(findings: Sequence[Finding], version: str) -> dict[str, Any]:
     """The findings for code review, as SARIF 2.1.0."""
     causes = {finding.cause.name: finding.cause for finding in findings}
@@ -99,7 +106,7 @@ def sarif(findings: Sequence[Finding], version: str) -> dict[str, Any]:
             "locations": [
                 {
                     "physicalLocation": {
-                        "artifactLocation": {"uri": Path(finding.file).as_posix()},
+                        "artifactLocation": {"uri": _uri(Path(finding.file))},
                         "region": {"startLine": finding.line},
                     }
                 }

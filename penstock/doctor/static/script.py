@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from penstock.core.errors import BadData, NotFound
+from penstock.doctor.static.settings import find_parameters, find_settings
 
 _OPERATORS: dict[type[ast.operator], Any] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
     ast.Div: operator.truediv, ast.Pow: operator.pow, ast.LShift: operator.lshift,
 }  # fmt: skip
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 LONGEST_SCRIPT = 5_000_000
 MOST_MODULES = 40
 
@@ -68,23 +71,40 @@ class Script:
                     found[name] = value
         return found
 
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Options and fields of configurations, by their last word."""
+        return find_settings(self.tree, lambda node: self._compute(node, self.constants))
+
+    @cached_property
+    def parameters(self) -> dict[ast.FunctionDef, dict[str, Any]]:
+        """What parameters of functions stand for, where all calls agree."""
+        names = self.constants
+        return find_parameters(self.tree, lambda node: self._compute(node, names, self.settings))
+
     def value(self, node: ast.AST | None) -> Any:
         """What an expression is, if it is simple; None if that cannot be known."""
-        return None if node is None else self._compute(node, self.constants)
+        if node is None:
+            return None
+        function = self.function(node)
+        names = {**self.constants, **self.parameters.get(function, {})} if function is not None else self.constants
+        return self._compute(node, names, self.settings)
 
-    def _compute(self, node: ast.AST, names: dict[str, Any]) -> Any:
+    def _compute(self, node: ast.AST, names: dict[str, Any], fields: Mapping[str, Any] = NOTHING) -> Any:
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Name):
             return names.get(node.id)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, (ast.Name, ast.Attribute)):
+            return fields.get(node.attr)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            inner = self._compute(node.operand, names)
+            inner = self._compute(node.operand, names, fields)
             return -inner if isinstance(inner, (int, float)) else None
         if isinstance(node, (ast.Tuple, ast.List)):
-            items = [self._compute(item, names) for item in node.elts]
+            items = [self._compute(item, names, fields) for item in node.elts]
             return None if None in items else items
         if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-            left, right = self._compute(node.left, names), self._compute(node.right, names)
+            left, right = self._compute(node.left, names, fields), self._compute(node.right, names, fields)
             if isinstance(node.op, ast.Pow) and not (isinstance(right, (int, float)) and abs(right) <= 64):
                 return None
             if isinstance(left, (int, float)) and isinstance(right, (int, float)):
@@ -101,7 +121,7 @@ class Script:
                     else None
                 )
         if isinstance(node, ast.Call) and self.name(node.func) in ("os.path.join", "pathlib.Path") and node.args:
-            parts = [self._compute(item, names) for item in node.args]
+            parts = [self._compute(item, names, fields) for item in node.args]
             return "/".join(parts) if all(isinstance(part, str) for part in parts) else None
         return None
 
@@ -126,6 +146,17 @@ class Script:
     @cached_property
     def all_calls(self) -> list[ast.Call]:
         return [node for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
+
+    @cached_property
+    def functions(self) -> dict[str, ast.FunctionDef]:
+        """Functions and methods of this file by their bare name, where only one has it."""
+        found: dict[str, ast.FunctionDef] = {}
+        often: set[str] = set()
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.FunctionDef):
+                often |= {node.name} & found.keys()
+                found[node.name] = node
+        return {name: function for name, function in found.items() if name not in often}
 
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
         """The nodes around a node, nearest first."""

@@ -17,6 +17,7 @@ from penstock.doctor.evidence.read import Evidence, Frame, Record, Stack
 from penstock.doctor.verdict.ending import Ending, how_it_ended, main_pid
 from penstock.doctor.verdict.shape import Point, Shape, shape_of
 
+LOADING = ("start", "import", "load")
 _OTHERS = ("/site-packages/", "/dist-packages/", "<frozen", "<string>", "/penstock_inside/", "/lib/python3")
 
 
@@ -41,6 +42,12 @@ class HolderGrowth:
     last: int
     first_len: int
     last_len: int
+    pid: int = 0
+
+    @property
+    def word(self) -> str:
+        """The name without what leads to it: `decoded` for `dataset.reader.decoded`."""
+        return self.name.rpartition(".")[2]
 
 
 class Clues:
@@ -123,11 +130,11 @@ class Clues:
         before = 0
         for stack in self.evidence.stacks:
             gain, before = stack.used - before, max(before, stack.used)
-            frames = self._thread(stack)
-            place = next((frame for frame in frames if is_users(frame.file)), None)
-            if gain > 0 and place is not None:
+            threads = [thread for thread in stack.threads if any(is_users(f.file) for f in thread)]
+            for frames in threads if gain > 0 else ():  # any of them may have taken it
+                place = next(frame for frame in frames if is_users(frame.file))
                 entry = totals.setdefault(place.place, [0, ""])
-                entry[0] += gain
+                entry[0] += gain // len(threads)
                 entry[1] = frames[0].function if frames[0] is not place else entry[1]
         error = next((e for e in reversed(self.evidence.errors) if e.get("kind") == "error"), None)
         if error is not None and self.died:  # the line on which an allocation failed asked for the rest
@@ -143,14 +150,37 @@ class Clues:
         mine = [thread for thread in stack.threads if any(is_users(f.file) for f in thread)]
         return mine[-1] if mine else (stack.threads[-1] if stack.threads else ())
 
-    def grew_inside(self, *files: str) -> int:
-        """Bytes by which memory grew while a frame of one of these files (parts of their paths) was on the stack."""
+    def grew_inside(self, *spots: str) -> int:
+        """Bytes by which memory grew while one of these was on the stack: a part of a file's path, or `part:function`.
+
+        Imports of the library do not count.
+        """
+        wanted = [spot.partition(":")[::2] for spot in spots]
         total = before = 0
         for stack in self.evidence.stacks:
             gain, before = max(0, stack.used - before), max(before, stack.used)
-            if any(part in frame.file for frame in self._thread(stack) for part in files):
+            frames = [frame for frame in self._thread(stack) if frame.function != "<module>"]
+            if any(part in f.file and function in ("", f.function) for f in frames for part, function in wanted):
                 total += gain
         return total
+
+    @cached_property
+    def taken(self) -> int:
+        """Bytes that the run took beyond what it had when its imports were done."""
+        early = [point.used for point in self.points if point.phase in ("start", "import")]
+        return max(1, self.shape.peak - max(early, default=0))
+
+    @cached_property
+    def visible(self) -> float:
+        """The share of what was taken that one Python name held, at its most."""
+        return min(1.0, max((item.last for item in self.names), default=0) / self.taken)
+
+    def library_share(self, *spots: str) -> tuple[float, int]:
+        """How sure it is that growth inside of a library explains the run (0: it does not), and those bytes."""
+        grown = self.grew_inside(*spots)
+        if grown < 0.2 * self.limit:
+            return 0.0, grown
+        return 0.45 + 0.4 * min(1.0, grown / (0.5 * self.taken)), grown
 
     def grew_at(self, place: str, *, near: int = 0) -> int:
         """Bytes by which memory grew on a line of the script (or `near` lines around it)."""
@@ -173,8 +203,22 @@ class Clues:
     @cached_property
     def names(self) -> list[HolderGrowth]:
         """Names that hold memory, by how much they grew while they were watched."""
+        return self._names(self.evidence.holders)
+
+    @cached_property
+    def names_after_load(self) -> list[HolderGrowth]:
+        """The same from the first step on: what grows while data is loaded is no leak."""
+        return self._names([record for record in self.evidence.holders if record.get("phase") not in LOADING])
+
+    @cached_property
+    def names_since_fork(self) -> list[HolderGrowth]:
+        """The same since there are workers."""
+        began = next((s["t"] for s in self.evidence.samples if any(p["pid"] in self.workers for p in s["procs"])), 0.0)
+        return self._names([record for record in self.evidence.holders if record["t"] > began])
+
+    def _names(self, records: list[Record]) -> list[HolderGrowth]:
         found: dict[tuple[int, str, str], HolderGrowth] = {}
-        for record in self.evidence.holders:
+        for record in records:
             for item in record["holders"]:
                 key = (record["pid"], item["name"], item["where"].split(":")[0])
                 old = found.get(key)
@@ -188,14 +232,20 @@ class Clues:
                     item["nbytes"],
                     first_len,
                     item["len"] or 0,
+                    record["pid"],
                 )
         return sorted(found.values(), key=lambda item: -item.last)
 
     def held_by(self, name: str) -> int:
-        """Most bytes that a name of the script was seen to hold; `self.` and what leads to it do not matter."""
-        return max(
-            (item.last for item in self.names if re.fullmatch(rf"(?:.*\.)?{re.escape(name)}", item.name)), default=0
-        )
+        """Most bytes that a name of the script was seen to hold, in all processes together.
+
+        `self.` and what leads to the name do not matter.
+        """
+        most: dict[int, int] = {}
+        for item in self.names:
+            if item.word == name:
+                most[item.pid] = max(most.get(item.pid, 0), item.last)
+        return sum(most.values())
 
     @cached_property
     def peaks(self) -> dict[int, int]:
@@ -223,6 +273,18 @@ class Clues:
                         shares.setdefault(p["pid"], []).append(p["pss"])
         seen = {pid: shares.get(pid, values) for pid, values in whole.items()}
         return {pid: (values[0], max(values)) for pid, values in seen.items()}
+
+    @cached_property
+    def main_grown(self) -> int:
+        """Bytes by which the main process grew after its first worker was seen."""
+        main = [
+            p["pss"] if p["pss"] is not None else p["anon"] + p["shmem"]
+            for sample in self.evidence.samples
+            if any(p["pid"] in self.workers for p in sample["procs"])
+            for p in sample["procs"]
+            if p["pid"] == self.main
+        ]
+        return max(0, max(main) - main[0]) if main else 0
 
     @cached_property
     def grown_since_fork(self) -> int:

@@ -33,6 +33,8 @@ def page(verdict: RunVerdict) -> str:
         if verdict.save
         else ""
     )
+    going_on = "\n".join(filter(None, (verdict.resume.text, verdict.resume.command)))
+    saved += f'<section class="card"><h2>Going on</h2><pre>{escape(going_on)}</pre></section>' if going_on else ""
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark"><meta http-equiv="Content-Security-Policy" content="{policy}">

@@ -8,6 +8,7 @@ A finding in the script alone proves nothing: healthy scripts have them too. It 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,8 @@ from penstock.doctor.verdict.facts import Clues
 
 LEAST = 0.3
 """Causes below this are not told."""
+PART = 0.35
+"""The part of what a run took that a cause must account for to be believed in full."""
 ENOUGH = 0.3
 """Share of the limit whose growth on one line makes that line the culprit."""
 
@@ -67,7 +70,7 @@ def _judge(cause: Cause, facts: Clues, program: list[Script]) -> Ranked | None:
     sign = cause.live(facts)
     statics = [
         (found, facts.grew_at(found.place, near=found.near), facts.held_by(found.name) if found.name else 0)
-        for script in program
+        for script in (() if cause.against(facts) else program)
         for found in cause.script(script)
     ]
     best, grown, held = max(statics, key=lambda item: (max(item[1:]), item[0].sure), default=(None, 0, 0))
@@ -75,8 +78,16 @@ def _judge(cause: Cause, facts: Clues, program: list[Script]) -> Ranked | None:
     by_run = sign.score if sign is not None else 0.0
     if not by_run and not by_code:
         return None
-    score = max(by_run, by_code) + 0.15 * min(by_run, by_code)
-    return _joined(cause, sign, best if by_code else None, (grown, held), score)
+    joined = _joined(cause, sign, best if by_code else None, (grown, held))
+    score = (max(by_run, by_code) + 0.15 * min(by_run, by_code)) * _explains(joined.nbytes, facts)
+    return dataclasses.replace(joined, score=min(1.0, score))
+
+
+def _explains(nbytes: int, facts: Clues) -> float:
+    """A cause whose bytes are known and are a small part of what was taken cannot be the whole reason."""
+    if not nbytes:
+        return 1.0
+    return 0.6 + 0.4 * min(1.0, nbytes / (PART * facts.taken))
 
 
 def _by_code(found: Found, grown: float, held: float) -> float:
@@ -88,7 +99,7 @@ def _by_code(found: Found, grown: float, held: float) -> float:
     return max(by_line, by_name)
 
 
-def _joined(cause: Cause, sign: Sign | None, found: Found | None, seen: tuple[int, int], score: float) -> Ranked:
+def _joined(cause: Cause, sign: Sign | None, found: Found | None, seen: tuple[int, int]) -> Ranked:
     grown, held = seen
     shows = list(sign.shows) if sign else []
     if found is not None:
@@ -99,4 +110,4 @@ def _joined(cause: Cause, sign: Sign | None, found: Found | None, seen: tuple[in
         shows.append(f"{found.name} held {size(held)}")
     place = (sign.place if sign and sign.place else "") or (found.place if found else "")
     nbytes = max(sign.nbytes if sign else 0, grown, held, (found.nbytes or 0) if found else 0)
-    return Ranked(cause, min(1.0, score), tuple(shows), place, nbytes, found)
+    return Ranked(cause, 0.0, tuple(shows), place, nbytes, found)

@@ -27,6 +27,8 @@ def summarise(verdict: RunVerdict) -> RenderableType:
     rows: list[RenderableType] = [head, Text(_where(verdict), style="dim")]
     if verdict.points:
         rows.append(Text(curve(verdict), style="cyan"))
+    if verdict.causes and verdict.causes[0].confidence == "low":
+        rows.append(Text("Not sure: none of these explains the run by itself."))
     for place, item in enumerate(verdict.causes, 1):
         rows.append(_cause(item, place))
     if verdict.memory and not verdict.causes:
@@ -36,6 +38,10 @@ def summarise(verdict: RunVerdict) -> RenderableType:
         rows.append(Panel(Text("\n".join(details)), title="Evidence", title_align="left", border_style="dim"))
     if verdict.save:
         rows.append(Text.assemble(("What would have saved it: ", "bold"), verdict.save))
+    if verdict.resume.text:
+        rows.append(Text(verdict.resume.text))
+    if verdict.resume.command:
+        rows.append(Text.assemble(("Go on with: ", "bold"), verdict.resume.command))
     return Group(*rows)
 
 

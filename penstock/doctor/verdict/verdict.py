@@ -14,10 +14,13 @@ from penstock.core.sizes import size
 from penstock.doctor.evidence.read import Evidence, read_evidence
 from penstock.doctor.verdict.ending import Ending
 from penstock.doctor.verdict.facts import Clues
-from penstock.doctor.verdict.rank import Ranked, rank
+from penstock.doctor.verdict.rank import Ranked, rank, read_scripts
+from penstock.doctor.verdict.resume import Resume, how_to_resume
 from penstock.doctor.verdict.shape import Shape
 
 MOST_CAUSES = 5
+GROWING = 0.02
+"""Share of the limit by which a container must grow to be told."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class RunVerdict:
     points: list[tuple[float, int, str]]
     seconds: float
     save: str
+    resume: Resume
 
     @property
     def memory(self) -> bool:
@@ -80,6 +84,7 @@ class RunVerdict:
             "probes": self.probes,
             "seconds": self.seconds,
             "save": self.save,
+            "resume": asdict(self.resume),
         }
 
 
@@ -91,7 +96,8 @@ def judge(folder: Path) -> RunVerdict:
 def judge_evidence(evidence: Evidence) -> RunVerdict:
     """A pure function of the evidence."""
     facts = Clues(evidence)
-    causes = rank(facts)[:MOST_CAUSES]
+    scripts = read_scripts(facts)
+    causes = rank(facts, scripts)[:MOST_CAUSES]
     last = facts.points[-1] if facts.points else None
     return RunVerdict(
         folder=evidence.folder,
@@ -111,6 +117,7 @@ def judge_evidence(evidence: Evidence) -> RunVerdict:
         points=[(p.t, p.used, p.phase) for p in facts.points],
         seconds=last.t if last else 0.0,
         save=_command(facts, causes),
+        resume=Resume("", None, "") if facts.ending.kind == "finished" else how_to_resume(facts, scripts),
     )
 
 
@@ -144,11 +151,23 @@ def _probes(facts: Clues) -> list[str]:
         )
     if facts.workers:
         grown = max(high - first for first, high in facts.workers.values())
-        found.append(f"workers grew by up to {size(grown)} each, they held {facts.worker_share:.0%} of the peak")
+        found.append(
+            f"workers grew by up to {size(grown)} each, the main process by {size(facts.main_grown)} since the "
+            f"first of them; they held {facts.worker_share:.0%} of the peak"
+        )
     traces = facts.count("traces")
     if traces:
         found.append(f"{traces} functions were traced or compiled")
-    return found
+    return found + _lengths(facts)
+
+
+def _lengths(facts: Clues) -> list[str]:
+    """Containers of the script from their first look to their last; what grows is told, and if nothing does."""
+    seen = [n for n in facts.names if n.first_len or n.last_len]
+    growing = [n for n in seen if n.last_len > n.first_len and n.last - n.first > GROWING * facts.limit]
+    if seen and not growing:
+        return [f"none of {len(seen)} containers that were looked at grew notably"]
+    return [f"{n.name} grew from {n.first_len:,} to {n.last_len:,} entries, to {size(n.last)}" for n in growing[:3]]
 
 
 def _command(facts: Clues, causes: list[Ranked]) -> str:

@@ -192,3 +192,26 @@ def test_torn_files_are_read_up_to_the_tear(tmp_path):
     found = read_evidence(tmp_path)
     assert (len(found.samples), found.torn) == (1, 1)
     assert "peak" in curve(judge_evidence(found))
+
+
+def test_going_on_needs_a_checkpoint_that_is_there_and_an_option_that_the_script_declares(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import argparse\nargparse.ArgumentParser().add_argument('--resume-from', default=None)\n")
+    saved = tmp_path / "last.pt"
+    run = {"command": ["python", "train.py"], "cwd": str(tmp_path)}
+    calls = [{"t": 1.0, "what": "saved", "where": "", "pid": 7, "path": str(saved)}]
+    found = judge_evidence(evidence(status=9, run=run, calls=calls)).resume
+    assert (found.checkpoint, found.command) == ("", "")
+    saved.write_bytes(b"x")
+    assert judge_evidence(evidence(status=9, run=run, calls=calls)).resume.command == (
+        f"python train.py --resume-from {saved}"
+    )
+    script.write_text("print('no option')\n")
+    found = judge_evidence(evidence(status=9, run=run, calls=calls)).resume
+    assert (found.checkpoint, found.command) == (str(saved), "")
+
+
+def test_a_training_of_our_own_goes_on_in_its_folder():
+    run = {"command": ["python", "-m", "penstock", "train", "photos/", "--out", "runs/a b", "--batch", "8"]}
+    found = judge_evidence(evidence(status=9, run=run)).resume
+    assert found.command == "python -m penstock train --resume --out 'runs/a b'"

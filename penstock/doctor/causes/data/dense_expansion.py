@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from penstock.core.sizes import size
 from penstock.doctor.causes.cause import Cause, Found, Sign
-from penstock.doctor.static.script import Script
+from penstock.doctor.static.script import Script, keyword
 from penstock.doctor.verdict.facts import Clues
 
 EXPANDERS = {
@@ -26,13 +26,27 @@ EXPANDERS = {
 }
 
 
+LIBRARIES = (
+    "scipy/sparse/",
+    "sklearn/preprocessing/_encoders.py",
+    "sklearn/preprocessing/_polynomial.py",
+    "pandas/core/reshape/encoding.py",
+    "keras/src/utils/sequence_utils.py",
+    "keras/src/utils/numerical_utils.py",
+    "torch/nn/utils/rnn.py:pad_sequence",
+    "numpy/lib/_twodim_base_impl.py:eye",
+    "numpy/lib/twodim_base.py:eye",
+)
+
+
 def live(facts: Clues) -> Sign | None:
     for what in ("toarray", "get_dummies"):
         calls = [call for call in facts.calls(what) if int(call["nbytes"]) > 0.2 * facts.limit]
         if calls:
             nbytes = int(calls[-1]["nbytes"])
             return Sign(0.8, (f"{what} gave {size(nbytes)} {calls[-1]['detail']}",), calls[-1]["where"], nbytes)
-    return None
+    score, grown = facts.library_share(*LIBRARIES)
+    return Sign(score, (f"memory grew by {size(grown)} while data was made dense",), nbytes=grown) if score else None
 
 
 def script(script: Script) -> Iterator[Found]:
@@ -41,6 +55,10 @@ def script(script: Script) -> Iterator[Found]:
         known = next((text for key, text in EXPANDERS.items() if name == key or name.endswith("." + key)), "")
         if name.endswith((".toarray", ".todense")):
             known = "a sparse matrix made dense"
+        if name.endswith("OneHotEncoder") and any(
+            script.value(keyword(call, word)) is False for word in ("sparse_output", "sparse")
+        ):
+            known = "one-hot columns for every value, dense"
         if known and script.in_loop(call) is None and not _in_item(script, call):
             yield Found(script.place(call), f"{name.split('.')[-1]}: {known}", sure=False)
     for node in ast.walk(script.tree):

@@ -7,14 +7,18 @@ Does not cover: decoding inside of a Dataset or generator, a batch at a time.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
+from penstock.core.sizes import size
 from penstock.doctor.causes.cause import Cause, Found, Sign
 from penstock.doctor.static.collects import Collected, collected
+from penstock.doctor.static.data import Weight, weigh_named
 from penstock.doctor.static.script import Script
 from penstock.doctor.verdict.facts import Clues
 
 READERS = ("imread", "open", "load_img", "img_to_array", "decode_jpeg", "read_image", "imdecode")
+_SMALL = 50_000_000
 OWNERS = (
     "cv2",
     "PIL",
@@ -30,12 +34,16 @@ OWNERS = (
 )
 
 
+PIXELS = re.compile(r"\[\d+, \d+, [134]\]|\[[134], \d+, \d+\]|uint8\[\d+, \d+\]")
+"""Shapes of pictures: channels last or first, or grey bytes."""
+
+
 def live(facts: Clues) -> Sign | None:
     for item in facts.names:
         if (
             item.last > 0.4 * facts.limit
             and item.type in ("builtins.list", "builtins.dict", "builtins.tuple", "collections.defaultdict")
-            and "uint8" in item.detail
+            and PIXELS.search(item.detail)
             and facts.count("step") == 0
         ):
             text = f"the {item.type.split('.')[1]} {item.name} holds {item.last_len} decoded pictures"
@@ -48,7 +56,19 @@ def script(script: Script) -> Iterator[Found]:
         what = next((found for value in item.values if (found := _reader(script, value))), "")
         if what and not any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in _around(item)):
             text = f"{item.name or 'a list'} gets everything that {what} reads"
-            yield Found(script.place(item.node), text, near=4, name=item.name)
+            weight = _weight(script, item)
+            if weight is not None and weight.memory < _SMALL:
+                continue
+            about = f": {size(weight.disk)} on disk, about {size(weight.memory)} as pixels" if weight else ""
+            nbytes = weight.memory if weight else None
+            yield Found(script.place(item.node), text + about, nbytes, near=4, name=item.name)
+
+
+def _weight(script: Script, item: Collected) -> Weight | None:
+    """The pictures of the folder or pattern that is named around the loop."""
+    around = item.method or item.loop
+    names = [node for node in ast.walk(around or item.node) if isinstance(node, (ast.Constant, ast.Name, ast.BinOp))]
+    return weigh_named((script.value(node) for node in names), script.path.parent)
 
 
 def _around(item: Collected) -> Iterator[ast.AST]:

@@ -33,13 +33,26 @@ JOINERS = (
     "tensorflow.concat",
     "polars.concat",
     "pyarrow.concat_tables",
+    "numpy.array",
+    "numpy.asarray",
+    "torch.tensor",
+    "torch.FloatTensor",
+    "tensorflow.stack",
+    "tensorflow.convert_to_tensor",
+)
+LIBRARIES = (
+    "pandas/core/reshape/concat.py",
+    "numpy/_core/shape_base.py",
+    "numpy/core/shape_base.py",
+    "pandas/core/internals/concat.py",
 )
 
 
 def live(facts: Clues) -> Sign | None:
     calls = [call for call in facts.calls("concat") if int(call["nbytes"]) > 0.2 * facts.limit or call.get("failed")]
     if not calls:
-        return None
+        score, grown = facts.library_share(*LIBRARIES)
+        return Sign(score, (f"memory grew by {size(grown)} while pieces were joined",), nbytes=grown) if score else None
     last = calls[-1]
     return Sign(
         0.8, (f"concat gave {size(int(last['nbytes']))} beside its pieces",), last["where"], 2 * int(last["nbytes"])

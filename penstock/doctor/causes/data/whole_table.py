@@ -8,6 +8,7 @@ Does not cover: tables read in chunks.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from penstock.core.sizes import size
@@ -37,7 +38,36 @@ READERS = (
     "pickle.load",
     "numpy.loadtxt",
     "numpy.genfromtxt",
+    "pandas.read_sql_query",
+    "pandas.read_sql_table",
+    "pandas.read_hdf",
+    "pandas.read_orc",
+    "pandas.read_fwf",
+    "polars.read_database",
+    "pyarrow.feather.read_feather",
+    "joblib.load",
+    "dill.load",
+    ".fetchall",
+    ".fetchdf",
+    ".fetch_df",
+    ".fetchnumpy",
+    ".toPandas",
+    ".to_pandas",
+    ".readlines",
 )
+LIBRARIES = (
+    "pandas/io/",
+    "pyarrow/",
+    "polars/",
+    "sqlalchemy/",
+    "sqlite3/",
+    "json/__init__.py:load",
+    "json/decoder.py",
+    "/csv.py",
+    "pandas/core/internals/construction.py",
+)
+TABLES = ("pandas.DataFrame", "polars.DataFrame", "pyarrow.Table", "pyarrow.RecordBatch")
+ROWS = re.compile(r"of builtins\.(tuple|dict|str|list)\b")
 LIVE = ("read_csv", "read_parquet", "np.loadtxt")
 LINES = ("open", "gzip.open", "bz2.open", "io.open", "codecs.open", "csv.reader", "csv.DictReader", "?.readlines")
 _SMALL = 50_000_000
@@ -52,10 +82,22 @@ def live(facts: Clues) -> Sign | None:
     calls = [call for what in LIVE for call in facts.calls(what)]
     nbytes = sum(int(call["nbytes"]) for call in calls)
     if not calls or nbytes < 0.25 * facts.limit:
-        return None
+        return _read_otherwise(facts)
     largest = max(calls, key=lambda call: int(call["nbytes"]))
     text = f"{largest['what']} gave a table of {size(int(largest['nbytes']))} {largest['detail']}"
     return Sign(0.4 + 0.4 * min(1.0, nbytes / (0.6 * facts.limit)), (text,), largest["where"], nbytes)
+
+
+def _read_otherwise(facts: Clues) -> Sign | None:
+    """No reader that is watched: growth inside of a library of tables, or a name that holds rows before training."""
+    score, grown = facts.library_share(*LIBRARIES)
+    if score:
+        return Sign(score, (f"memory grew by {size(grown)} inside of a library that reads tables",), nbytes=grown)
+    held = next((n for n in facts.names if n.type in TABLES or (n.last_len > 10_000 and ROWS.search(n.detail))), None)
+    if held is None or held.last < 0.3 * facts.limit or facts.count("step") or facts.worker_share > 0.4:
+        return None
+    text = f"{held.name} ({held.type.split('.')[1]}, {size(held.last)}) was there before the first step"
+    return Sign(0.35 + 0.3 * min(1.0, held.last / facts.taken), (text,), nbytes=held.last)
 
 
 def script(script: Script) -> Iterator[Found]:

@@ -14,17 +14,27 @@ from penstock.doctor.causes.cause import Cause, Found, Sign
 from penstock.doctor.static.script import Script
 from penstock.doctor.verdict.facts import Clues
 
+CONTAINERS = (
+    "builtins.list",
+    "builtins.dict",
+    "builtins.set",
+    "collections.deque",
+    "collections.defaultdict",
+    "collections.OrderedDict",
+)
+
 
 def live(facts: Clues) -> Sign | None:
-    for item in facts.names:
-        if item.type not in ("builtins.list", "builtins.dict", "collections.deque", "collections.defaultdict"):
+    for item in facts.names_after_load if facts.count("step") else facts.names:
+        if item.type not in CONTAINERS or item.name.endswith(".queue"):
             continue
         if "grad_fn" in item.detail or "cache" in item.name.lower():
             continue
         grown = item.last - item.first
         if grown > 0.2 * facts.limit and item.last_len > item.first_len:
             text = f"{item.name} grew from {item.first_len} to {item.last_len} items ({size(item.last)}) {item.detail}"
-            return Sign(0.7 if facts.count("step") > 2 else 0.45, (text,), nbytes=item.last)
+            share = min(1.0, grown / facts.taken)
+            return Sign(0.65 + 0.25 * share if facts.count("step") > 2 else 0.45, (text,), nbytes=item.last)
     return None
 
 

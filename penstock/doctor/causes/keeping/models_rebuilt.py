@@ -24,7 +24,7 @@ def live(facts: Clues) -> Sign | None:
     if not sites or max(sites.values()) < 4 or facts.shape.peak < 0.6 * facts.limit:
         return None
     return Sign(
-        0.8,
+        0.8 if facts.visible < 0.5 else 0.4,  # models are held by the framework, not by a name that can be weighed
         (f"{built} models were built, {max(sites.values())} of them on one line",),
         max(sites, key=lambda w: sites[w]),
     )

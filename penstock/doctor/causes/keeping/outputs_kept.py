@@ -16,6 +16,14 @@ from penstock.doctor.static.script import Script
 from penstock.doctor.verdict.facts import Clues
 
 WORDS = ("logit", "pred", "output", "out", "prob", "score", "embedding", "feature", "hidden", "result")
+LOOPS = (
+    "transformers/trainer.py:evaluation_loop",
+    "transformers/trainer.py:prediction_loop",
+    "sentence_transformers/:encode",
+    "lightning/pytorch/loops/prediction_loop.py",
+    "pytorch_lightning/loops/prediction_loop.py",
+)
+"""Loops that gather the outputs of all batches."""
 CONTAINERS = ("builtins.list", "builtins.dict", "collections.defaultdict", "collections.deque")
 TENSORS = ("torch.Tensor", "numpy.ndarray", "jaxlib", "tensorflow")
 
@@ -27,10 +35,16 @@ def live(facts: Clues) -> Sign | None:
         if item.last > 0.2 * facts.limit and item.last_len > max(4, item.first_len) and _evaluating(facts, item.name):
             text = f"{item.name} grew to {item.last_len} arrays, {size(item.last)}, during evaluation"
             return Sign(0.9, (text,), nbytes=item.last)
+    score, grown = facts.library_share(*LOOPS)
+    if score:
+        return Sign(score, (f"memory grew by {size(grown)} inside of the library's evaluation loop",), nbytes=grown)
     return None
 
 
 def _evaluating(facts: Clues, name: str) -> bool:
+    """In validation or prediction; before any training step a name that speaks of outputs will do."""
+    if facts.phase == "train" and facts.count("step") > 2:
+        return False
     return facts.phase in ("validation", "predict") or any(word in name.lower() for word in WORDS)
 
 

@@ -15,9 +15,13 @@ from penstock.doctor.causes.cause import Cause, Found, Sign
 from penstock.doctor.patch.edits import Import, Replace, span
 from penstock.doctor.static.collects import Collected, collected, plain_name
 from penstock.doctor.static.script import Script
-from penstock.doctor.verdict.facts import Clues
+from penstock.doctor.verdict.facts import Clues, HolderGrowth
 
 ENTRIES = 128
+
+
+DICTIONARIES = ("builtins.dict", "collections.defaultdict", "collections.OrderedDict")
+WORDS = ("cache", "memo", "lookup")
 
 
 def live(facts: Clues) -> Sign | None:
@@ -25,11 +29,20 @@ def live(facts: Clues) -> Sign | None:
         unbounded = re.match(r"cache of (\d+), at most None", item.detail)
         if unbounded and int(unbounded[1]) > 16 and facts.shape.peak > 0.5 * facts.limit:
             return Sign(0.85, (f"{item.name} keeps {unbounded[1]} results and has no bound",))
-        large = facts.shape.peak > 0.5 * facts.limit and item.last > 0.15 * facts.limit
-        if item.type == "builtins.dict" and ("cache" in item.name.lower() or "memo" in item.name.lower()) and large:
-            text = f"{item.name} grew from {item.first_len} to {item.last_len} entries ({size(item.last)})"
-            return Sign(0.9 if item.last_len > item.first_len else 0.6, (text,), nbytes=item.last)
+        held = facts.held_by(item.word)
+        large = facts.shape.peak > 0.5 * facts.limit and held > 0.15 * facts.limit
+        if item.type not in DICTIONARIES or not large:
+            continue
+        if any(word in item.name.lower() for word in WORDS) or _fills_while_reading(facts, item):
+            text = f"{item.name} grew from {item.first_len} to {item.last_len} entries ({size(held)} in all processes)"
+            return Sign(0.9 if item.last_len > item.first_len else 0.6, (text,), nbytes=held)
     return None
+
+
+def _fills_while_reading(facts: Clues, item: HolderGrowth) -> bool:
+    """A dictionary below a DataLoader's dataset, or in a worker, that gets entries while rows are read."""
+    reads = item.name.startswith("dataset") or item.pid in facts.workers
+    return reads and item.last_len > item.first_len > 0
 
 
 def script(script: Script) -> Iterator[Found]:

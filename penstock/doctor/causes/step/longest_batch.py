@@ -6,9 +6,14 @@ Does not cover: steady growth (keeping/).
 
 from __future__ import annotations
 
+from statistics import median
+
 from penstock.core.sizes import size
 from penstock.doctor.causes.cause import Cause, Sign
 from penstock.doctor.verdict.facts import Clues
+
+CREPT = 0.3
+"""Memory that rose by this part of what was missing, before the last step, speaks for growth and not for one batch."""
 
 
 def live(facts: Clues) -> Sign | None:
@@ -22,12 +27,14 @@ def live(facts: Clues) -> Sign | None:
     last = [p for p in facts.points if p.step >= steps - 1]
     jump = max((p.used for p in last), default=0) - base
     missing = facts.limit - base
+    third = max(1, len(train) // 3)
+    crept = median(p.used for p in train[-third - 1 : -1]) - median(p.used for p in train[:third])
     if missing < 0.2 * facts.limit or (
         max(jump, facts.shape.peak - base) < 0.15 * facts.limit and not facts.says("allocate")
     ):
         return None
     text = f"{steps} steps fitted at about {size(base)}; the next one asked for {size(missing)} more at once"
-    return Sign(0.75, (text,), nbytes=missing)
+    return Sign(0.75 if crept < CREPT * missing else 0.35, (text,), nbytes=missing)
 
 
 CAUSE = Cause(

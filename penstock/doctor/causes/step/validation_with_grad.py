@@ -17,12 +17,16 @@ from penstock.doctor.verdict.facts import Clues
 
 
 def live(facts: Clues) -> Sign | None:
+    """Whether gradients are on at one moment says little: libraries turn them off only around the forward pass."""
     grown = facts.shape.by_phase.get("validation", 0)
-    recorded = any(record.get("grad") and record.get("phase") == "validation" for record in facts.evidence.holders)
-    if grown < 0.15 * facts.limit or not recorded or facts.phase != "validation":
+    looks = [record for record in facts.evidence.holders if record.get("phase") == "validation"]
+    if grown < 0.15 * facts.limit or not looks or facts.phase != "validation":
         return None
-    text = f"memory grew by {size(grown)} in validation, and gradients were recorded there"
-    return Sign(0.85, (text,), nbytes=grown)
+    graphs = sorted({h["name"] for record in looks for h in record["holders"] if h["detail"].find("grad_fn") >= 0})
+    if not graphs or not any(record.get("grad") for record in looks):
+        return None
+    text = f"memory grew by {size(grown)} in validation, where {', '.join(graphs[:3])} had a graph"
+    return Sign(0.9, (text,), nbytes=grown)
 
 
 def script(script: Script) -> Iterator[Found]:

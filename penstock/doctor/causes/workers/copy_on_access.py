@@ -12,8 +12,12 @@ from collections.abc import Iterator
 from penstock.core.sizes import size
 from penstock.doctor.causes.cause import Cause, Found, Sign
 from penstock.doctor.patch.edits import Edit, Import, Replace, span
+from penstock.doctor.static.collects import collected, returned
 from penstock.doctor.static.script import Script, keyword
 from penstock.doctor.verdict.facts import Clues
+
+MAKERS = ("list", "dict", "json.load", "?.tolist", "?.to_dict", "?.splitlines", "?.readlines", "pickle.load")
+"""Functions that give many Python objects."""
 
 
 def live(facts: Clues) -> Sign | None:
@@ -25,7 +29,9 @@ def live(facts: Clues) -> Sign | None:
     )
     if not loaders or not forked or grown < 0.15 * facts.limit or holder is None:
         return None
-    if any(n.last > 0.15 * facts.limit and n.last_len > 1.5 * n.first_len for n in facts.names if n.first_len):
+    if any(
+        n.last > 0.15 * facts.limit and n.last_len > 1.5 * n.first_len for n in facts.names_since_fork if n.first_len
+    ):
         return None  # a container that grows explains it
     text = f"{len(forked)} forked workers took {size(grown)} of their own while reading"
     return Sign(
@@ -55,7 +61,7 @@ def _lists(script: Script, function: ast.FunctionDef, loader: ast.Call) -> Itera
             continue
         many = isinstance(node.value, (ast.ListComp, ast.DictComp)) or (
             isinstance(node.value, ast.Call)
-            and script.name(node.value.func) in ("list", "dict", "json.load", "?.tolist", "?.to_dict")
+            and (script.name(node.value.func) in MAKERS or _makes_list(script, node.value))
         )
         if many:
             text = (
@@ -70,6 +76,12 @@ def _lists(script: Script, function: ast.FunctionDef, loader: ast.Call) -> Itera
                     Import("import numpy as np"),
                 )
             yield Found(script.place(node), text, edits=edits, near=0, sure=False)
+
+
+def _makes_list(script: Script, call: ast.Call) -> bool:
+    """Whether a function of the script returns a container that it has filled."""
+    filled = {item.name for item in collected(script) if item.name}
+    return any(isinstance(node, ast.Name) and node.id in filled for node in returned(script, call.func))
 
 
 def _workers(script: Script, call: ast.Call) -> int:

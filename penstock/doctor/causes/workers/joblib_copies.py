@@ -6,6 +6,7 @@ Does not cover: arrays that joblib maps from a file (NumPy arguments above 1 MB)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from penstock.core.sizes import size
@@ -13,11 +14,18 @@ from penstock.doctor.causes.cause import Cause, Found, Sign
 from penstock.doctor.static.script import Script, argument, keyword
 from penstock.doctor.verdict.facts import Clues
 
+HANDING = re.compile(r"\.(?:map|imap\w*|starmap\w*|submit|apply_async)\(|\bParallel\(|delayed\(")
+"""Lines that hand work to a pool."""
 POOLS = ("multiprocessing.Pool", "multiprocessing.pool.Pool", "concurrent.futures.ProcessPoolExecutor", "?.Pool")
 
 
 def live(facts: Clues) -> Sign | None:
     calls = facts.calls("joblib") + facts.calls("pool")
+    lines = [item for item in facts.grown if HANDING.search(facts.code_at(item.place))]
+    handed = sum(item.nbytes for item in lines)
+    if calls and handed > 0.25 * facts.limit and facts.worker_share < 0.5:
+        text = f"the main process grew by {size(handed)} while it handed work to {len(facts.workers)} workers"
+        return Sign(0.75, (text, "arguments wait there, pickled once for each task"), lines[0].place, handed)
     grown = [high for _, high in facts.workers.values()]
     if not calls or len(grown) < 2 or facts.count("pools") > 2:
         return None

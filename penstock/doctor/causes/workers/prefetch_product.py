@@ -1,6 +1,6 @@
 """Prefetch times workers times batch.
 
-Covers: DataLoader with many workers, a large prefetch_factor and large batches.
+Covers: DataLoader with many workers, a large prefetch_factor and large batches; a queue of the script without a bound.
 Does not cover: tf.data's AUTOTUNE (data/autotune_host.py).
 """
 
@@ -18,6 +18,10 @@ MANY = 16
 
 
 def live(facts: Clues) -> Sign | None:
+    waiting = next((n for n in facts.names if n.type == "collections.deque" and n.name.endswith(".queue")), None)
+    if waiting is not None and waiting.last > 0.2 * facts.limit and waiting.last_len > waiting.first_len:
+        text = f"{waiting.name} grew from {waiting.first_len} to {waiting.last_len} entries ({size(waiting.last)})"
+        return Sign(0.9, (text, "more is put into the queue than is taken out"), nbytes=waiting.last)
     best = None
     for call in facts.calls("DataLoader"):
         product = int(call.get("workers") or 0) * int(call.get("prefetch") or 0)
@@ -34,6 +38,9 @@ def live(facts: Clues) -> Sign | None:
 
 
 def script(script: Script) -> Iterator[Found]:
+    for call in script.calls("queue.Queue", "multiprocessing.Queue", "queue.SimpleQueue"):
+        if not call.args and not call.keywords and script.functions.get("put") is None and _is_fed(script):
+            yield Found(script.place(call), "a queue without a bound takes whatever its producer makes", sure=False)
     for call in script.calls("torch.utils.data.DataLoader"):
         workers, ahead = script.value(keyword(call, "num_workers")), script.value(keyword(call, "prefetch_factor"))
         if isinstance(workers, int) and isinstance(ahead, int) and workers * ahead >= MANY:
@@ -47,11 +54,16 @@ def script(script: Script) -> Iterator[Found]:
             )
 
 
+def _is_fed(script: Script) -> bool:
+    """Whether a loop puts things into a queue."""
+    return any(script.in_loop(call) is not None for call in script.calls(".put", ".put_nowait"))
+
+
 CAUSE = Cause(
     name="prefetch-product",
     title="Prefetch x workers x batch is more than the limit",
     why="Each worker prepares prefetch_factor batches ahead, all in shared memory, which counts towards the limit.",
-    cure="prefetch_factor=1 or 2 and fewer workers; penstock's read-ahead is bounded in bytes.",
+    cure="prefetch_factor=1 or 2 and fewer workers; queue.Queue(maxsize=4); penstock's read-ahead is bounded in bytes.",
     live=live,
     script=script,
     instead="ps.read_*(...).torch(): read-ahead is bounded in bytes",

@@ -10,6 +10,7 @@ the script's own time.
 
 import sys
 import time
+from collections import deque
 
 from penstock_inside.journal import is_users
 
@@ -51,7 +52,7 @@ class NameWalk:
 
     def _measure(self, name: str, where: str, value: object) -> None:
         nbytes, detail = weigh(value)
-        length = len(value) if isinstance(value, (list, dict, set, tuple)) else None
+        length = len(value) if isinstance(value, (list, dict, set, tuple, deque)) else None
         if detail.startswith("grad_fn"):
             length = graph_length(value)
         if nbytes < SMALLEST and (length is None or length < 64) and not detail.startswith("cache"):
@@ -157,7 +158,7 @@ def weigh(value: object, depth: int = 0) -> "tuple[int, str]":
     if name == "_lru_cache_wrapper":
         info = value.cache_info()
         return 0, "cache of %d, at most %s" % (info.currsize, info.maxsize)
-    if isinstance(value, (list, tuple, set, frozenset, dict)) and depth < NESTED:
+    if isinstance(value, (list, tuple, set, frozenset, dict, deque)) and depth < NESTED:
         return _container(value, depth)
     if depth:
         return sys.getsizeof(value, 64), ""
@@ -194,7 +195,8 @@ def _container(value: object, depth: int) -> "tuple[int, str]":
     most = SAMPLE >> 2 * depth
     if isinstance(value, dict):
         items = [item for item, _ in zip(value.values(), range(most))]
-    elif isinstance(value, (list, tuple)):
+    elif isinstance(value, (list, tuple, deque)):
+        value = list(value) if isinstance(value, deque) else value  # another thread may be filling it
         step = max(1, count // most)
         items = [value[place] for place in range(0, count, step)][:most]
     else:

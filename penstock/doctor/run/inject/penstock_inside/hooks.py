@@ -6,6 +6,7 @@ Does not cover: what each hook says (libraries/).
 
 import functools
 import os
+import sys
 import weakref
 
 from penstock_inside.board import Board
@@ -81,6 +82,12 @@ class Hooks:
         except Exception as error:  # the script's call matters, ours does not
             self.calls.write(what="hook", where="", failed=f"{type(error).__name__}: {error}")
             return None
+
+    def saved(self, result: object, args: tuple, kwargs: dict, kept: object) -> None:
+        """After a save: where the file is, if the save came to its end and was given a path as its second argument."""
+        path = args[1] if len(args) > 1 else kwargs.get("f", kwargs.get("filepath"))
+        if sys.exc_info()[0] is None and isinstance(path, (str, os.PathLike)) and os.path.exists(path):
+            self.calls.write(what="saved", where="", path=os.path.abspath(path))
 
     def during(self, owner: object, name: str, phase: str, slot: "int | None" = None) -> None:
         """Be in `phase` while owner.name runs, and count its calls in a slot of the board."""

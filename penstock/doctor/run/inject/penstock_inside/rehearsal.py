@@ -2,10 +2,11 @@
 
 Covers: torch's DataLoader and Keras's fit, evaluate and predict end a pass after some batches, so that validation and
 saving come within minutes; the largest rows of a sample make the first batch; checkpoints are written beside the
-evidence, so that a rehearsal overwrites none.
+evidence, so that a rehearsal overwrites none. A second rehearsal may be without DataLoader workers.
 Does not cover: loops over other iterables, which run until the time is up.
 """
 
+import functools
 import os
 import time
 
@@ -70,6 +71,28 @@ def _loader(hooks, module):
             yield batch
 
     module.DataLoader.__iter__ = shortened
+    if os.environ.get("PENSTOCK_WORKERS") == "0":
+        module.DataLoader.__init__ = _without_workers(module.DataLoader.__init__)
+
+
+NUMBER_OF_WORKERS = 6
+"""The place of num_workers among DataLoader's arguments, `self` included."""
+OF_WORKERS = ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
+
+
+def _without_workers(original):
+    """The same loader in the main process: the other half of the experiment num_workers=0 against N."""
+
+    @functools.wraps(original)
+    def made(self, *args, **kwargs):
+        for name in OF_WORKERS:
+            kwargs.pop(name, None)
+        args = (
+            args[: NUMBER_OF_WORKERS - 1] + ((0,) if len(args) >= NUMBER_OF_WORKERS else ()) + args[NUMBER_OF_WORKERS:]
+        )
+        return original(self, *args, **kwargs)
+
+    return made
 
 
 def _trainer(hooks, module):

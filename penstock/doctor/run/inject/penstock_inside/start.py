@@ -64,8 +64,8 @@ class Inside:
     def _open_deep(self) -> None:
         """Stacks from inside of a long call of C code, which answers no other signal.
 
-        Only asked for when a process does not answer: in a process that runs bytecode, faulthandler may meet a frame
-        that is half made (Python 3.11 and 3.12), and crash it.
+        Only asked for when a process does not answer: in a process that runs bytecode faulthandler has crashed
+        Python 3.11, for a reason that is not known.
         """
         self._deep = open(os.path.join(self.folder, "deep.%d" % os.getpid()), "w")  # noqa: SIM115
         faulthandler.register(DEEP, file=self._deep, all_threads=False)

@@ -86,6 +86,7 @@ def _saving(hooks, module):
     for name in ("save_model", "save_weights"):
         if hasattr(module, name):
             hooks.during(module, name, "save", slots.SAVES)
+            hooks.wrap(module, name, None, hooks.saved)
 
 
 TABLE = {

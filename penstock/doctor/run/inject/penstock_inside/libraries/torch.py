@@ -39,6 +39,7 @@ def _module(hooks, module):
 
 def _serialization(hooks, module):
     hooks.during(module, "save", "save", slots.SAVES)
+    hooks.wrap(module, "save", None, hooks.saved)
 
     def before(args, kwargs):
         hooks.note("torch.load", mmap=kwargs.get("mmap"), map_location=str(kwargs.get("map_location")))

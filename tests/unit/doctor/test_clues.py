@@ -1,0 +1,100 @@
+"""What is read out of evidence: who grew, inside of what, since when, and how much of it a cause explains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.doctor.evidence.read import Frame, Stack
+from penstock.doctor.verdict.facts import Clues
+from penstock.doctor.verdict.rank import rank
+from penstock.doctor.verdict.verdict import judge_evidence
+from tests.unit.doctor.test_verdict import GB, evidence
+
+MINE = Frame("/home/me/train.py", 10, "main")
+LOSS = Frame("/home/me/train.py", 20, "step")
+EVALUATION = Frame("/usr/lib/python3/site-packages/transformers/trainer.py", 4000, "evaluation_loop")
+TABLES = Frame("/usr/lib/python3/site-packages/pandas/io/sql.py", 7, "read_query")
+IMPORTING = Frame("/usr/lib/python3/site-packages/pandas/io/sql.py", 1, "<module>")
+
+
+def stacks(*threads: tuple[Frame, ...], used: tuple[int, ...] = (GB, 3 * GB)) -> list[Stack]:
+    """The same threads at two moments, between which memory grew."""
+    return [Stack(float(i), 7, n, threads) for i, n in enumerate(used)]
+
+
+def clues(**changes: Any) -> Clues:
+    return Clues(evidence(used=(GB // 2, GB, 3 * GB), status=9, **changes))
+
+
+def holder(name: str, nbytes: int, length: int, *, kind: str = "builtins.list", detail: str = "") -> dict[str, Any]:
+    return {"name": name, "where": "train.py:1", "type": kind, "detail": detail, "nbytes": nbytes, "len": length}
+
+
+def look(t: float, phase: str, *holders: dict[str, Any]) -> dict[str, Any]:
+    return {"t": t, "pid": 7, "phase": phase, "holders": list(holders)}
+
+
+def test_growth_is_added_up_by_the_library_that_was_on_the_stack():
+    found = clues(stacks=stacks((EVALUATION, MINE)))
+    assert found.grew_inside("transformers/trainer.py:evaluation_loop") == 3 * GB
+    assert found.grew_inside("transformers/trainer.py:train") == 0
+    assert found.grew_inside("transformers/") == 3 * GB
+    assert clues(stacks=stacks((IMPORTING, MINE))).grew_inside("pandas/io/") == 0  # an import is no table
+
+
+def test_growth_while_two_threads_of_the_script_run_is_blamed_on_neither_alone():
+    alone, two = clues(stacks=stacks((LOSS,))), clues(stacks=stacks((MINE,), (LOSS,)))
+    assert alone.grew_at(LOSS.place) == 3 * GB
+    assert two.grew_at(LOSS.place) == two.grew_at(MINE.place) == 3 * GB // 2
+
+
+def test_what_grows_while_data_is_loaded_is_not_a_list_that_is_never_cleared():
+    loading = [look(1.0, "load", holder("rows", GB, 10)), look(2.0, "load", holder("rows", 3 * GB, 900))]
+    boards = {7: {"phase": "train", "step": 50}}
+    assert "list-never-cleared" not in [r.cause.name for r in rank(clues(holders=loading, boards=boards), [])]
+    training = [look(1.0, "train", holder("log", GB, 10)), look(2.0, "train", holder("log", 3 * GB, 900))]
+    first = rank(clues(holders=training, boards=boards), [])[0]
+    assert (first.cause.name, first.confidence) == ("list-never-cleared", "high")
+
+
+def test_a_cause_that_explains_little_of_what_was_taken_is_told_with_less_confidence():
+    def score(nbytes: int) -> float:
+        call = {"t": 1.0, "pid": 7, "what": "toarray", "where": "train.py:3", "nbytes": nbytes, "detail": ""}
+        found = [r.score for r in rank(clues(calls=[call], run={"limit": GB}), []) if r.cause.name == "dense-expansion"]
+        return found[0]
+
+    assert score(2 * GB) > 0.75 > score(GB // 3)
+
+
+def test_hidden_memory_is_no_cause_where_a_name_holds_it():
+    boards = {7: {"phase": "train", "step": 50, "traces": 200}}
+    held = [look(1.0, "train", holder("x", 3 * GB, 0, kind="numpy.ndarray"))]
+    hidden = rank(clues(boards=boards), [])
+    shown = rank(clues(boards=boards, holders=held), [])
+    assert hidden[0].cause.name == "retracing" and hidden[0].confidence == "high"
+    assert all(r.confidence == "low" for r in shown if r.cause.name == "retracing")
+
+
+def test_gradients_that_are_on_are_no_evidence_of_graphs():
+    boards = {7: {"phase": "validation", "step": 5}}
+    looks = [{**look(1.0, "validation", holder("logits", 2 * GB, 40, detail="of torch.Tensor [8, 9]")), "grad": True}]
+    samples = [{**sample, "boards": {"7": {"phase": "validation", "step": 5}}} for sample in clues().evidence.samples]
+    found = rank(clues(boards=boards, holders=looks, samples=samples), [])
+    assert "validation-with-grad" not in [r.cause.name for r in found]
+    looks[0]["holders"][0]["detail"] = "of torch.Tensor grad_fn [8, 9]"
+    found = rank(clues(boards=boards, holders=looks, samples=samples), [])
+    assert found[0].cause.name == "validation-with-grad"
+
+
+def test_lengths_of_containers_are_in_the_verdict():
+    looks = [look(1.0, "train", holder("log", GB, 10)), look(2.0, "train", holder("log", 3 * GB, 900))]
+    lines = judge_evidence(evidence(used=(GB, 3 * GB), status=9, holders=looks)).probes
+    assert any("log grew from 10 to 900 entries" in line for line in lines)
+    looks[1]["holders"][0].update(nbytes=GB, len=10)
+    lines = judge_evidence(evidence(used=(GB, 3 * GB), status=9, holders=looks)).probes
+    assert any("none of 1 containers" in line for line in lines)
+
+
+def test_a_library_of_tables_is_a_whole_table():
+    found = rank(clues(stacks=stacks((TABLES, MINE)), run={"limit": 3 * GB}), [])
+    assert found[0].cause.name == "whole-table-loaded"
