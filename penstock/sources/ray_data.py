@@ -21,7 +21,7 @@ import pyarrow as pa
 from penstock.core.block import Block
 from penstock.core.errors import DataError, PenstockError
 from penstock.core.schema import Schema
-from penstock.core.source import BLOCK_NBYTES, OnError, blocks_from
+from penstock.core.source import BLOCK_NBYTES, NEW_MEMORY, Buffers, OnError, blocks_from
 from penstock.sources.tables.blocks import TableShape
 
 _LOOKED_AT = 64
@@ -78,24 +78,24 @@ class RaySource:
         """Ray's plans cannot be compared: columns have to do."""
         return hashlib.sha256(repr((str(self._first.schema), str(self.schema()))).encode()).hexdigest()[:32]
 
-    def open(self, unit: int, part: int = 0) -> Iterator[Block]:
+    def open(self, unit: int, part: int = 0, buffers: Buffers = NEW_MEMORY) -> Iterator[Block]:
         """Blocks of equal numbers of rows; the first `part` are streamed and dropped."""
         rows, first = self._block_rows, self._first.schema
         tables = self._tables(self._dataset, rows)
         numbered = ((number * rows, table) for number, table in enumerate(tables))
         try:
-            yield from blocks_from(numbered, part, lambda found: self._block(found[1], first, found[0]))
+            yield from blocks_from(numbered, part, lambda found: self._block(found[1], first, found[0], buffers))
         finally:
             tables.close()
 
-    def _block(self, table: pa.Table, first: pa.Schema, start: int) -> Block:
+    def _block(self, table: pa.Table, first: pa.Schema, start: int, buffers: Buffers) -> Block:
         if table.schema.names != first.names:
             raise DataError(f"{self.label}: columns {table.schema.names} come after {first.names}.")
         try:
             table = table.cast(first)  # Ray makes each block by itself: a column may be int32 in one of them
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             raise DataError(f"{self.label}, rows from {start} on: {error}. The first rows are {first}.") from error
-        return self._shape.block(table, lambda i: f"{self.label}, row {start + i}", self._on_error)
+        return self._shape.block(table, lambda i: f"{self.label}, row {start + i}", self._on_error, buffers)
 
     def _tables(self, dataset: Any, rows: int) -> Generator[pa.Table, None, None]:
         batches = iter(dataset.iter_batches(batch_size=rows, batch_format="pyarrow", prefetch_batches=1))
