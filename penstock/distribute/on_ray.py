@@ -97,7 +97,7 @@ def _trainer(ray: Any, workers: int, config: dict[str, Any]) -> Any:
 
         return TorchTrainer(run_rank, **options)
     # JaxTrainer joins nothing on CPUs, and says nothing about it: ranks of JAX join each other by themselves.
-    from ray.train.data_parallel_trainer import DataParallelTrainer
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
     return DataParallelTrainer(run_rank, **options)
 

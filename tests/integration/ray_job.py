@@ -305,8 +305,9 @@ def train_command(folder: Path, cluster: Any, distant: Any) -> dict[str, Any]:
             assert process.poll() is None, process.communicate()[0][-3000:]
             time.sleep(0.05)
 
-    calm = started("calm", "--epochs", "3")
+    calm, jax = started("calm", "--epochs", "3"), started("jax", "--epochs", "1", *ray, "--backend", "jax")
     assert calm.wait(200) == 0, calm.communicate()[0][-3000:]
+    told = jax.communicate()[0][-3000:]
     torn = started("torn", "--epochs", "3", *ray)
     wait_for(torn, "torn", "train.epoch")
     os.kill(pids("torn", "ranks/1", "run.start")[-1], signal.SIGKILL)
@@ -317,6 +318,7 @@ def train_command(folder: Path, cluster: Any, distant: Any) -> dict[str, Any]:
     histories = [json.loads((folder / name / "metrics.json").read_text())["history"] for name in ("calm", "torn")]
     return {
         "histories": histories,
+        "jax": [jax.returncode, told],
         "torn": [code, out[-2000:]],
         "attempts": len(pids("torn", "ranks/1", "run.start")),
         "stopped": [stopped.wait(100), stopped.communicate()[0][-2000:]],

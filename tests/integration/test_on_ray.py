@@ -85,6 +85,7 @@ def test_ray_data_streams_in_and_tasks_write_shards(tmp_path: Path) -> None:
 def test_the_train_command_goes_on_after_a_kill_and_saves_when_asked_to_stop(tmp_path: Path) -> None:
     found = run(tmp_path, "command")
     calm, torn = found["histories"]
+    assert found["jax"][0] == 0, found["jax"][1]
     assert found["torn"][0] == 0, found["torn"][1]
     assert found["attempts"] == 2 and torn.keys() == calm.keys()
     for name, values in calm.items():
