@@ -19,6 +19,8 @@ import json, os, sys
 import numpy as np
 import penstock as ps
 from penstock.core.errors import InvalidInput, OutOfMemory
+from penstock.core.world import WorldError
+from penstock.guard.ranks.agree import find_ranks
 ROWS = int(os.environ.get("ROWS", "64"))
 x = np.random.default_rng(0).normal(size=(ROWS, 4)).astype("float32")
 y = (x.sum(1) > 0).astype("int64")
@@ -102,6 +104,10 @@ if size > 1:
     except InvalidInput as error:
         refused = str(error)
     fully_shard(model)
+    try:
+        find_ranks("jax")
+    except WorldError as error:
+        other = str(error)
 ds = ps.from_tensor_slices((x, y)).batch(16 // size)
 out = {"rows": 0, "losses": [], "whole": []}
 for kind in (torch.optim.AdamW, torch.optim.RMSprop):
@@ -114,7 +120,7 @@ for kind in (torch.optim.AdamW, torch.optim.RMSprop):
     whole = [getattr(p, "full_tensor", lambda: p)().sum().item() for p in model.parameters()]
     out["whole"].append(whole)
 if size > 1:
-    out |= {"refused": refused, "mine": sum(p.to_local().numel() for p in model.parameters())}
+    out |= {"refused": refused, "other": other, "mine": sum(p.to_local().numel() for p in model.parameters())}
     def short(model, batch):
         if rank == 1:
             raise MemoryError("no room")
@@ -173,6 +179,7 @@ def test_a_sharded_torch_model_takes_the_guards_steps_as_a_whole_one_does() -> N
     for rank in ranks:
         assert rank["losses"] == pytest.approx(alone["losses"], rel=1e-4)
         assert [sum(whole) for whole in rank["whole"]] == pytest.approx([sum(w) for w in alone["whole"]], rel=1e-4)
+        assert "jax, on which the model runs, is not joined" in rank["other"]
         assert "fully_shard(model) was called for the whole" in rank["refused"]
     assert sum(rank["mine"] for rank in ranks) == 4 * 8 + 8 + 8 * 2 + 2
     assert "micro_batch=1" in ranks[1]["short"] and "start all ranks again" in ranks[1]["short"]
