@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup native wheels demo test coverage test-slow test-sanitized fuzz-native lint bench bench-shrink clean
+.PHONY: help setup native wheels demo test coverage test-slow test-ray test-sanitized fuzz-native lint bench bench-shrink clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/'
@@ -60,6 +60,17 @@ coverage: .venv/.ready $(KERNELS)  ## how much of the package unit and contract 
 test-slow: .venv/.ready $(KERNELS) .venv/.chromium  ## the tests that take minutes
 	$(BIN)/python -m pytest -q -m slow
 
+# Ray is large and brings its own processes: it has a virtual environment of its own, over the packages of the first.
+.venv-ray/.ready: .venv/.ready requirements-ray.txt
+	$(PYTHON) -m venv .venv-ray
+	.venv-ray/bin/python -m pip install --quiet -r requirements-ray.txt
+	echo "import sys; sys.path.insert(0, '$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
+	  > "$$(.venv-ray/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first.pth"
+	touch $@
+
+test-ray: .venv-ray/.ready $(KERNELS)  ## ranks, tasks and data on a real Ray cluster (needs root, for a network of its own)
+	PYTHONPATH=. .venv-ray/bin/python -m pytest -q -m slow tests/integration/test_on_ray.py
+
 # The kernels with AddressSanitizer and UndefinedBehaviorSanitizer (GCC's, which a Python that knows nothing of them can
 # load first; with libstdc++, whose exceptions ASan must find when it starts: OpenCV and Arrow throw). Python's own leaks
 # and its allocator are none of its business. detect_odr_violation: one object a level.
@@ -93,4 +104,4 @@ bench-shrink: .venv/.ready $(KERNELS)  ## smaller models on Fashion-MNIST (insta
 	KERAS_BACKEND=tensorflow $(BIN)/python -m benchmarks.shrink_fashion
 
 clean:  ## remove what make made
-	rm -rf .venv .demo .bench build *.egg-info
+	rm -rf .venv .venv-ray .demo .bench build *.egg-info

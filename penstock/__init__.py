@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.plan.steps import AUTOTUNE
     from penstock.read import (
         from_generator,
+        from_ray,
         from_tensor_slices,
         from_torch,
         list_files,
@@ -63,9 +64,9 @@ _LATER = {
     "penstock.guard.forecast.forecast": ("forecast",),
     "penstock.plan.steps": ("AUTOTUNE",),
     "penstock.read": (
-        "from_generator", "from_tensor_slices", "from_torch", "list_files", "read_csv", "read_hdf5", "read_images",
-        "read_json", "read_numpy", "read_parquet", "read_sql", "read_text", "read_tfrecords", "read_webdataset",
-        "read_zarr",
+        "from_generator", "from_ray", "from_tensor_slices", "from_torch", "list_files", "read_csv", "read_hdf5",
+        "read_images", "read_json", "read_numpy", "read_parquet", "read_sql", "read_text", "read_tfrecords",
+        "read_webdataset", "read_zarr",
     ),
     "penstock.compress": ("distill", "shrink"),
     "penstock.watch.record": ("record",),
@@ -89,6 +90,7 @@ __all__ = [
     "fit",
     "forecast",
     "from_generator",
+    "from_ray",
     "from_tensor_slices",
     "from_torch",
     "lean_optimizer",

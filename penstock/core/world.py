@@ -83,6 +83,16 @@ def check_together() -> World:
     return joined or launched
 
 
+def joined_size(backend: str) -> int:
+    """How many processes a framework's own collective joins; 1 where it is not up."""
+    if backend == "torch":
+        dist: Any = sys.modules.get("torch.distributed")
+        return int(dist.get_world_size()) if dist is not None and dist.is_initialized() else 1
+    jax: Any = sys.modules.get("jax")
+    up = backend == "jax" and jax is not None and jax.distributed.is_initialized()
+    return int(jax.process_count()) if up else 1
+
+
 def _how_to_join(engine: str) -> str:
     if engine == "TF_CONFIG":
         return "Keras 3's fit does not work across TensorFlow workers; use torchrun or Ray with the torch backend."

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import datetime
 import os
+import socket
+import sys
+import threading
+from typing import Any
 
 from penstock.core.errors import MissingExtra
-from penstock.core.world import World, WorldError, check_together, collective_world, launched_world
+from penstock.core.world import World, WorldError, check_together, find_world, joined_size
+from penstock.distribute.parent_death import die_with_parent
 
-TIMEOUT_S = 600
-"""How long a rank waits for the others in one sum before it gives up."""
+TIMEOUT_S = "PENSTOCK_RANKS_TIMEOUT_S"
+"""How long a rank waits for the others in one sum before it gives up: 600 s. A host whose cable is cut says no goodbye,
+and is noticed after this time."""
 
 
 def join(backend: str) -> World:
     """Join the ranks that the launcher started, on the framework that computes; a process alone stays alone."""
-    world = launched_world()
-    if world.size > 1 and collective_world() is None:
+    world = find_world()
+    if world.size > 1 and joined_size(backend) != world.size:
         if backend == "torch":
             _join_torch()
         elif backend == "jax":
@@ -29,6 +35,8 @@ def join(backend: str) -> World:
                 f"{world.engine} started {world.size} processes, and the model runs on {backend}. Keras 3's fit does "
                 f"not work across TensorFlow workers: use the torch or jax backend."
             )
+    if "TORCHELASTIC_RUN_ID" in os.environ and threading.current_thread() is threading.main_thread():
+        die_with_parent()  # ranks whose launcher was killed would train on, beside those of the next one
     return check_together()
 
 
@@ -41,7 +49,11 @@ def _join_torch() -> None:
     gpus = torch.cuda.is_available()
     if gpus:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    dist.init_process_group("nccl" if gpus else "gloo", timeout=datetime.timedelta(seconds=TIMEOUT_S))
+    dist.init_process_group("nccl" if gpus else "gloo", timeout=_timeout())
+
+
+def _timeout() -> datetime.timedelta:
+    return datetime.timedelta(seconds=float(os.environ.get(TIMEOUT_S, "600")))
 
 
 def _join_jax(world: World) -> None:
@@ -49,6 +61,28 @@ def _join_jax(world: World) -> None:
         import jax
     except ImportError as error:
         raise MissingExtra(what="Training across processes", extra="jax") from error
+    jax.distributed.initialize(_coordinator(world), world.size, world.rank)
+
+
+def _coordinator(world: World) -> str:
+    """Where rank 0 of JAX listens."""
+    if world.engine == "Ray Train":
+        collective: Any = _ray_collective()
+        return str(collective.broadcast_from_rank_zero(_free_address() if world.rank == 0 else None))
     host, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ.get("MASTER_PORT", "29500"))
     # torchrun's own store listens on the port itself.
-    jax.distributed.initialize(f"{host}:{port + 1}", world.size, world.rank)
+    return f"{host}:{port + 1}"
+
+
+def _ray_collective() -> Any:
+    import ray.train.collective
+
+    return ray.train.collective
+
+
+def _free_address() -> str:
+    """This node's address as Ray knows it, and a port that nobody uses now."""
+    host = str(sys.modules["ray"].util.get_node_ip_address())
+    with socket.socket() as taken:
+        taken.bind((host, 0))
+        return f"{host}:{taken.getsockname()[1]}"

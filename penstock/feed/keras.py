@@ -16,6 +16,7 @@ import numpy as np
 
 from penstock.core.errors import InvalidInput, MissingExtra
 from penstock.core.tree import map_leaves
+from penstock.core.world import WorldError, launched_world
 from penstock.feed.convert import Streamed
 from penstock.feed.spec import check_batched, endless
 
@@ -50,15 +51,26 @@ class KerasFeed(DataAdapter):  # type: ignore[misc]
 
     def get_torch_dataloader(self) -> Iterator[Any]:
         """Batches as tensors on the device on which Keras computes."""
+        from keras.distribution import distribution
         from keras.src.backend.torch.core import get_device
 
         from penstock.feed.torch import to_tensor
 
+        if distribution() is not None:
+            raise InvalidInput(
+                f"{type(distribution()).__name__} is set, and keras.distribution does nothing on the torch backend: "
+                f"the model would train on one device. Unset it; see docs/distribute.md."
+            )
         device = get_device()
         return self._batches(lambda value: to_tensor(value, None if device == "cpu" else device))
 
     def get_tf_dataset(self) -> Any:
         """The dataset as tf.data."""
+        if launched_world().engine == "TF_CONFIG":
+            raise WorldError(
+                "TF_CONFIG starts several TensorFlow workers, and fit() of Keras 3 fails on them (keras#20585). Use "
+                "torchrun or Ray Train with the torch or jax backend, or a loop of your own over ds.tensorflow()."
+            )
         from penstock.feed.tensorflow.door import tensorflow_feed
         from penstock.feed.tensorflow.leaves import spec_of, vector_spec
 

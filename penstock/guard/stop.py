@@ -1,11 +1,13 @@
 """Being asked to stop.
 
-Covers: SIGTERM as a flag that the loop looks at between steps, and the line that tells how to go on.
+Covers: SIGTERM, or a file where no signal can be sent, as a flag that the loop looks at between steps; the line that
+tells how to go on.
 Does not cover: what is saved then (fit.py).
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -14,6 +16,10 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 EXIT_CODE = 128 + signal.SIGTERM
+STOP_FILE_ENV = "PENSTOCK_STOP_FILE"
+"""Names a file that asks to stop once it exists: ranks may be on other machines, and in processes of other programs."""
+STOP_FILE = ".stop"
+"""Its name in a run folder."""
 
 
 class StopSignal:
@@ -23,7 +29,13 @@ class StopSignal:
         # Only the main thread may set handlers.
         self._enabled = enabled and threading.current_thread() is threading.main_thread()
         self._before: Any = None
-        self.asked = False
+        self._signalled = False
+        self._file = os.environ.get(STOP_FILE_ENV)
+
+    @property
+    def asked(self) -> bool:
+        """Whether anybody wants the run to stop."""
+        return self._signalled or (self._file is not None and os.path.exists(self._file))
 
     def __enter__(self) -> Self:
         if self._enabled:
@@ -37,7 +49,7 @@ class StopSignal:
             signal.signal(signal.SIGTERM, self._before)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
+        self._signalled = True
 
 
 def tell_stopped(folder: Path, *, epoch: int, step: int) -> None:

@@ -148,9 +148,9 @@ def _run_once(argv: list[str], memory: Size | None, env: dict[str, str]) -> tupl
         outcome = run_limited(argv, memory, env=env)
         code, killed = outcome.returncode, outcome.killed
     else:
-        before = _kills()
+        before = kills()
         code = _wait(subprocess.Popen(argv, env=env))
-        killed = _kills() > before
+        killed = kills() > before
     name = DEADLY.get(code) or DEADLY.get(128 - code)
     return code, None if name is None else Death(name, killed)
 
@@ -173,7 +173,7 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
         signal.signal(signal.SIGTERM, before)
 
 
-def _kills() -> int:
+def kills() -> int:
     """Kills for memory in this process's group, or on the machine where groups do not tell."""
     counters = read_counters()
     if counters is not None:

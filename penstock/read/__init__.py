@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.read.hdf5 import read_hdf5
     from penstock.read.images import read_images
     from penstock.read.json import read_json
-    from penstock.read.named import from_torch, list_files
+    from penstock.read.named import from_ray, from_torch, list_files
     from penstock.read.parquet import read_parquet
     from penstock.read.sql import read_sql
     from penstock.read.text import read_text
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _FILE_OF = {
     "from_generator": "generator",
+    "from_ray": "named",
     "from_tensor_slices": "arrays",
     "from_torch": "named",
     "list_files": "named",
@@ -44,6 +45,7 @@ _FILE_OF = {
 
 __all__ = [
     "from_generator",
+    "from_ray",
     "from_tensor_slices",
     "from_torch",
     "list_files",

@@ -26,6 +26,7 @@ from penstock.core.durable import private_folder
 from penstock.core.errors import InvalidInput, OutOfMemory, PenstockError
 from penstock.core.events import Event, events
 from penstock.distribute import on_ray, on_torchrun
+from penstock.guard.stop import STOP_FILE
 from penstock.guard.supervise import DEADLY, supervise
 from penstock.memory.jail import run_limited
 from penstock.train.config import DATA_ENV, Config, without_password
@@ -47,6 +48,8 @@ class _Stop:
     """The person's wish to stop: the first signal asks, the second ends everything."""
 
     display: Display
+    file: Path | None = None
+    """What asks ranks that no signal reaches."""
     asked: int | None = None
     told: set[int] = field(default_factory=set)
 
@@ -59,6 +62,9 @@ class _Stop:
 
     def tell(self) -> None:
         """Pass the wish on to the worker there is, once."""
+        if self.asked is not None and self.file is not None:
+            self.file.touch()
+            return
         pid = self.display.state.pid
         if self.asked is not None and pid is not None and pid not in self.told and self.display.state.stage != "ended":
             self.told.add(pid)
@@ -83,7 +89,9 @@ def run(folder: Path, config: Config, display: Display) -> int:
     """Train in a supervised worker until it has ended by itself; returns the exit code."""
     with only_one(folder), EventLog(folder) as log:
         offset = (folder / EVENTS).stat().st_size if (folder / EVENTS).exists() else 0
-        stop = _Stop(display)
+        (folder / STOP_FILE).unlink(missing_ok=True)
+        # Ray's ranks may be on other machines, where their process numbers mean somebody else's.
+        stop = _Stop(display, folder / STOP_FILE if config.engine == "ray" else None)
         remove = events.listen(_Deaths(log, config, folder / DEATHS).hear)
         display.start()
         try:
@@ -121,7 +129,7 @@ def _supervised(folder: Path, config: Config, log: EventLog) -> int:
 def _worker(folder: Path, config: Config) -> list[str]:
     """The command of the worker, or of the launcher of several."""
     if config.engine == "ray":
-        return on_ray.command(config.workers, config.cluster, _JOB, str(folder.absolute()))
+        return on_ray.command(config.workers, config.cluster, _JOB, folder, folder / CHECKPOINTS)
     if config.workers > 1:
         return on_torchrun.command(config.workers, _JOB, str(folder))
     return [sys.executable, "-m", _JOB, str(folder)]

@@ -22,6 +22,7 @@ from penstock.core.block import Block
 from penstock.core.errors import DataError, InvalidInput, PenstockError
 from penstock.core.sizes import Size, parse_size
 from penstock.core.tree import flatten
+from penstock.plan.ranks import without_shards
 from penstock.plan.rewrite import batched
 from penstock.plan.steps import Batch
 from penstock.write.blocks import BlockReader, shard_of
@@ -154,7 +155,7 @@ def prepared(dataset: Dataset, encoder: BlockEncoder, shuffle: int | None = None
     rows = made(undecoded(node, encoder))
     if batched(rows.node):
         rows = rows.unbatch()
-    _, leaves = flatten(rows.peek())
+    _, leaves = flatten(made(without_shards(rows.node)).peek())  # of the whole: a part may have no rows
     pictures = any(is_pixels(value) or stored_kind(value) is not None for value in leaves.values())
     return rows.map_batches(encoder, workers="thread") if pictures or encoder.format != "parquet" else rows
 

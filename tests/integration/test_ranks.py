@@ -32,21 +32,23 @@ def rows_of(ranks: list[dict[str, Any]]) -> Counter[int]:
     return Counter(n for rank in ranks for n in rank["seen"])
 
 
-@pytest.mark.parametrize("backend", ["torch", "jax"])
-def test_two_ranks_learn_what_one_process_learns(tmp_path: Path, backend: str) -> None:
-    alone, two = run(tmp_path / "1", 1, "plain", backend), run(tmp_path / "2", 2, "plain", backend)
-    assert two[0]["weights"] == two[1]["weights"]
-    assert two[0]["weights"] == pytest.approx(alone[0]["weights"], rel=1e-4, abs=1e-5)
-    for name, values in alone[0]["history"].items():
-        assert two[0]["history"][name] == pytest.approx(values, rel=1e-4, abs=1e-5)
-        assert two[1]["history"][name] == two[0]["history"][name]
-    assert rows_of(two) == Counter(dict.fromkeys(range(ROWS), 6))  # three epochs of training and of validation
+@pytest.mark.parametrize(
+    ("backend", "count"), [("torch", 2), ("jax", 2), pytest.param("torch", 4, marks=pytest.mark.slow)]
+)
+def test_ranks_learn_what_one_process_learns(tmp_path: Path, backend: str, count: int) -> None:
+    alone, ranks = run(tmp_path / "1", 1, "plain", backend)[0], run(tmp_path / "n", count, "plain", backend)
+    assert ranks[0]["weights"] == pytest.approx(alone["weights"], rel=1e-4, abs=1e-5)
+    for name, values in alone["history"].items():
+        assert ranks[0]["history"][name] == pytest.approx(values, rel=1e-4, abs=1e-5)
+    for rank in ranks[1:]:
+        assert (rank["weights"], rank["history"]) == (ranks[0]["weights"], ranks[0]["history"])
+    assert rows_of(ranks) == Counter(dict.fromkeys(range(ROWS), 6))  # three epochs of training and of validation
 
 
 def test_uneven_ranks_see_every_row_and_start_from_the_same_weights(tmp_path: Path) -> None:
     ranks = run(tmp_path / "3", 3, "filter")
     assert len({len(rank["seen"]) for rank in ranks}) > 1
-    assert rows_of(ranks) == Counter({n: 6 for n in range(ROWS) if n % 4 != 1})
+    assert rows_of(ranks) == Counter({n: 6 for n in range(ROWS) if n % 4 != 1 and n % 7 != 2})
     assert ranks[0]["weights"] == ranks[1]["weights"] == ranks[2]["weights"]
 
 

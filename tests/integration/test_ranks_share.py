@@ -1,4 +1,4 @@
-"""Ranks on one host fetch remote bytes once: they share the folder that keeps them."""
+"""Ranks on one host list a store and fetch its bytes once: they share the folders that keep both."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ def test_two_ranks_fetch_every_byte_once(gate: Gate, tmp_path: Path) -> None:
 
     nbytes = sum(s3fs.S3FileSystem().sizes([f"shared/{number}.parquet" for number in range(FILES)]))
     gate.sent_nbytes.clear()
+    gate.seen.clear()
     gate.latency_s = 0.01  # ranks ask at the same time
     ranks = [start(tmp_path, rank) for rank in range(2)]
     seen: Counter[int] = Counter()
@@ -59,12 +60,14 @@ def test_two_ranks_fetch_every_byte_once(gate: Gate, tmp_path: Path) -> None:
         assert rank.returncode == 0, errors[-3000:]
         seen.update(json.loads(out.splitlines()[-1]))
     assert seen == Counter(dict.fromkeys(range(ROWS), 2))
+    assert len([request for request in gate.seen if "list-type=2" in request]) == 1
     fetched = sum(sent for path, sent in gate.sent_nbytes.items() if path.endswith(".parquet"))
     assert nbytes <= fetched <= nbytes + FILES * 2**20  # a file's last page may be asked for beyond its end
 
 
 def start(folder: Path, rank: int) -> subprocess.Popen[str]:
     env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
+    env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     env |= {"PYTHONPATH": str(Path(__file__).parents[2]), "PENSTOCK_CACHE": str(folder / "indexes")}
     argv = [sys.executable, "-c", RANK, str(folder / "kept")]
     return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

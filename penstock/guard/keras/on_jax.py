@@ -1,7 +1,7 @@
 """Keras on the JAX backend: a compiled function of values to gradients, without donation.
 
 Covers: the backend operations that step.py asks for.
-Does not cover: meshes and sharding (refused in parts.py).
+Does not cover: which ways of distributing a model are taken (parts.py).
 
 Keras' own fit donates the model's buffers to each step: after an out-of-memory error every variable is gone, and the
 error may come to light only when weights are read. Here only the guard's own sums are donated, results are waited for
@@ -36,11 +36,21 @@ class JaxBackend:
         self._sums: Any = None
         self._undo: DonatedUndo | None = None
         self._saved = False
+        self._over: Any = keras.distribution.distribution()
         self._make_functions()
 
     def data(self, batch: Any) -> Any:
-        """A part's arrays as they are: the compiled function takes NumPy arrays."""
-        return batch
+        """A part's arrays as they are, since the compiled function takes NumPy arrays; or spread over devices."""
+        return batch if self._over is None else keras.tree.map_structure(self._spread, batch)
+
+    def _spread(self, value: Any) -> Any:
+        """Rows dealt out to the devices; where they cannot be dealt out evenly, all devices have all of them."""
+        if value is None:
+            return None
+        mesh, axis = self._over.device_mesh, self._over.batch_dim_name
+        count = dict(zip(mesh.axis_names, mesh.shape, strict=True))[axis]
+        axes = [axis if len(value) % count == 0 else None] + [None] * (np.ndim(value) - 1)
+        return jax.device_put(value, keras.distribution.TensorLayout(axes, mesh).backend_layout)
 
     def begin(self) -> None:
         """Forget the gradients."""
@@ -100,7 +110,9 @@ class JaxBackend:
     def lean(self) -> bool:
         """Give weights and state to the optimizer step from now on, with the old values in a file."""
         eager = self.model.run_eagerly or not self.model.jit_compile
-        if self._undo is not None or eager or not can_donate([*self._weights(), *values_of(self._kept)]):
+        if self._undo is not None or self._over is not None or eager:
+            return False
+        if not can_donate([*self._weights(), *values_of(self._kept)]):
             return False
         self._undo = DonatedUndo()
         self._make_functions()

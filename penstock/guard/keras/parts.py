@@ -53,9 +53,26 @@ def check(model: keras.Model) -> None:
             raise InvalidInput(f"The loss {loss.name!r} has reduction 'none'; use a mean or a sum.")
     if model.steps_per_execution != 1:
         raise InvalidInput("steps_per_execution above 1 hides steps from the guard. Compile without it.")
-    if keras.distribution.distribution() is not None:
-        raise InvalidInput("keras.distribution is set; the guard steps on one device. Unset it.")
+    refuse_distribution()
     refuse_strategy(model)
+
+
+def refuse_distribution() -> None:
+    """Refuse what `keras.distribution` does not do: it is silent where a backend does not support it."""
+    found = keras.distribution.distribution()
+    if found is None:
+        return
+    kind, name = type(found).__name__, keras.backend.backend()
+    if name != "jax":
+        raise InvalidInput(
+            f"{kind} is set, and keras.distribution does nothing on the {name} backend: the model would train on one "
+            f"device. Unset it, and start ranks with torchrun, or use KERAS_BACKEND=jax. See docs/distribute.md."
+        )
+    if sys.modules["jax"].process_count() > 1:
+        raise InvalidInput(
+            f"{kind} is set over several processes. fit() joins processes by itself: unset it, or limit it to the "
+            f"devices of one process. See docs/distribute.md."
+        )
 
 
 def refuse_strategy(model: keras.Model) -> None:

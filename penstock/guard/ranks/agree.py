@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from penstock.core.world import check_together
+from penstock.core.world import WorldError, check_together, joined_size
 
 
 class Ranks(Protocol):
@@ -71,6 +71,12 @@ def find_ranks(backend: str) -> Ranks:
     world = check_together()
     if world.size == 1:
         return OneRank()
+    if backend in ("torch", "jax") and joined_size(backend) != world.size:
+        raise WorldError(
+            f"This is {world}, but {backend}, on which the model runs, is not joined with the others: they would train "
+            f"{world.size} separate models. Call penstock.distribute.join.join({backend!r}) before the first tensor is "
+            f"made."
+        )
     if backend == "torch":
         from penstock.guard.ranks.timed import TimedRanks
         from penstock.guard.ranks.torch import TorchRanks
@@ -81,8 +87,6 @@ def find_ranks(backend: str) -> Ranks:
         from penstock.guard.ranks.timed import TimedRanks
 
         return TimedRanks(JaxRanks())
-    from penstock.core.world import WorldError
-
     raise WorldError(
         f"This is {world}, and the model runs on {backend}. Training across processes works with the torch and jax "
         f"backends (KERAS_BACKEND=torch); on one machine, MirroredStrategy works with model.fit(ds.keras())."

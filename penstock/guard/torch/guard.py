@@ -43,7 +43,8 @@ class Guard:
         device: torch.device | str | None = None,
     ) -> None:
         try:
-            from penstock.guard.torch.parts import TorchOptions, TorchStepper
+            from penstock.guard.torch.parts import TorchOptions
+            from penstock.guard.torch.sharded import make_stepper
         except ImportError as error:
             raise MissingExtra(what="Guard", extra="torch") from error
         if remat not in (True, False, "auto"):
@@ -56,7 +57,7 @@ class Guard:
             scaler=scaler,
             device=device,
         )
-        self._stepper = TorchStepper(model, optimizer, options)
+        self._stepper = make_stepper(model, optimizer, options)
         self._control = Control(
             who=type(model).__name__,
             allowed=Allowed(precision=precision == "auto", remat=remat == "auto"),

@@ -1,7 +1,8 @@
 """A PyTorch step in parts.
 
 Covers: gradients of one part, their sum in `.grad`, clipping, mixed precision, one protected optimizer step.
-Does not cover: what is put back after a failure and how (state.py), sizes (guard/recovery/ladder.py).
+Does not cover: what is put back after a failure and how (state.py), sizes (guard/recovery/ladder.py), models that are
+divided over ranks (sharded.py).
 
 The sum is kept in the parameters' own `.grad`: a backward pass that fails halfway leaves it half added, but a failed
 step is dropped and taken again as a whole, so a second set of buffers would protect nothing and cost a model's size.
@@ -68,7 +69,7 @@ class TorchStepper:
         self._protected = ProtectedStep(optimizer, scaled=bool(self._scaler))
         self._begun, self._unsure = False, True
         self._ddp = model if isinstance(model, torch.nn.parallel.DistributedDataParallel) else None
-        self._several = _world() > 1
+        self._several = world_size() > 1
         self.weight: float | None = 1.0
         if self._ddp is not None:
             # Buffers would be sent from rank 0 in the forward pass, in which a rank may fail or have no part.
@@ -104,7 +105,7 @@ class TorchStepper:
     def prepare(self) -> None:
         """Sum over ranks, clip, and reserve what an optimizer step that cannot be torn needs."""
         self.phase = "apply"
-        self.loss = _total(self._losses)
+        self.loss = total_of(self._losses)
         if self._scaler.scaler is not None:
             self._scaler.scaler.unscale_(self.optimizer)
         self._clip()
@@ -224,7 +225,7 @@ class TorchStepper:
             if param.grad is None:
                 param.grad = torch.zeros_like(param)
         ranks.add([param.grad for param in self.params], share)
-        self._losses = ranks.add([_total(self._losses)], share)
+        self._losses = ranks.add([total_of(self._losses)], share)
         ranks.from_first([buffer for buffer in buffers_of(self.model) if buffer.is_floating_point()])
 
     def _weight_of(self, parts: Sequence[Part]) -> float | None:
@@ -235,7 +236,7 @@ class TorchStepper:
         return float(sum(part.rows if weigh is None else weigh(part.data) for part in parts))
 
 
-def _total(losses: Sequence[torch.Tensor]) -> torch.Tensor:
+def total_of(losses: Sequence[torch.Tensor]) -> torch.Tensor:
     """The sum of the parts' losses, at least in float32."""
     if not losses:
         return torch.zeros(())
@@ -243,7 +244,8 @@ def _total(losses: Sequence[torch.Tensor]) -> torch.Tensor:
     return sum(losses[1:], first)
 
 
-def _world() -> int:
+def world_size() -> int:
+    """Processes in the default group; 1 where there is none."""
     dist = torch.distributed
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
@@ -261,11 +263,6 @@ def check(model: torch.nn.Module, optimizer: torch.optim.Optimizer, options: Tor
         raise InvalidInput(f"precision must be one of {names}, not {options.precision!r}.")
     if not any(group["params"] for group in optimizer.param_groups):
         raise InvalidInput("The optimizer has no parameters.")
-    if any(hasattr(p, "device_mesh") for group in optimizer.param_groups for p in group["params"]):
-        raise InvalidInput(
-            "The model is sharded over ranks (fully_shard or tensor parallel): its forward pass waits for other ranks, "
-            "so a step that fails on one of them cannot be taken again. Train it in a plain loop over ds.torch()."
-        )
 
 
 def to_torch(batch: Any, device: torch.device) -> Any:

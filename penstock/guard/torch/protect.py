@@ -120,7 +120,8 @@ class ProtectedStep:
             fused.fuse(optimizer)
             self._tell("guard.fused", why="torch's fused kernel allocates nothing: equal mathematics, no copies")
             return "fused"
-        return "units"
+        # A slice of a parameter that is divided over ranks would be one of all its elements, also those elsewhere.
+        return "whole" if _divided(optimizer) else "units"
 
     def _sparse(self) -> bool:
         return any(p.grad is not None and p.grad.is_sparse for g in self.optimizer.param_groups for p in g["params"])
@@ -131,7 +132,7 @@ class ProtectedStep:
         whole = self.form == "whole"
         for group in self.optimizer.param_groups:
             for param in fused.with_gradients(group):
-                tensors += [param] if whole else []
+                tensors += plain_tensors(param) if whole else []
                 for name, value in self.optimizer.state.get(param, {}).items():
                     if not isinstance(value, torch.Tensor):
                         self._scalars.append((self.optimizer.state[param], name, value))
@@ -160,6 +161,10 @@ def _as_made(optimizer: torch.optim.Optimizer) -> bool:
         torch_optimizer._global_optimizer_post_hooks,
     )
     return not wrapped and not any(hooks)
+
+
+def _divided(optimizer: torch.optim.Optimizer) -> bool:
+    return any(hasattr(p, "device_mesh") for group in optimizer.param_groups for p in group["params"])
 
 
 def _put(optimizer: torch.optim.Optimizer, own: Any) -> None:

@@ -201,11 +201,12 @@ def buffers_of(model: torch.nn.Module) -> list[torch.Tensor]:
 
 
 def plain_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that this one is made of: quantised optimizer state is codes and scales behind one face."""
+    """The tensors that this one is made of: codes and scales of quantised state, this rank's part of a sharded one."""
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:
         return [tensor]
-    return [plain for name in flatten()[0] for plain in plain_tensors(getattr(tensor, name))]
+    inner = [getattr(tensor, name) for name in flatten()[0]]
+    return [plain for part in inner if isinstance(part, torch.Tensor) for plain in plain_tensors(part)]
 
 
 def nbytes_of(tensors: Iterable[torch.Tensor]) -> int:

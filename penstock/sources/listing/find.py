@@ -45,12 +45,16 @@ def pack(names: Iterable[str]) -> Sequence[str]:
         return held
     folder = cache_folder()
     with partial(folder) as kept:
-        writer = IndexWriter(kept.file)
-        for chunk in itertools.chain([held], chunks(stream, FEW)):
-            writer.add(np.array([os.fsencode(name) for name in chunk], dtype=bytes))
-        path = kept.keep(f"listing-{writer.finish(root='')}")
+        path = kept.keep(f"listing-{write(IndexWriter(kept.file), itertools.chain([held], chunks(stream, FEW)))}")
     clear_old(folder)
     return PathIndex(path)
+
+
+def write(writer: IndexWriter, parts: Iterable[list[str]]) -> str:
+    """Names, some at a time, into an index; its digest."""
+    for part in parts:
+        writer.add(np.array([os.fsencode(name) for name in part], dtype=bytes))
+    return writer.finish(root="")
 
 
 def local_files(path: str, suffixes: Suffixes) -> Iterator[str]:

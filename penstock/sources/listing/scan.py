@@ -18,6 +18,7 @@ from penstock.core.errors import InvalidInput, NotFound
 from penstock.sources.listing import remote_walk
 from penstock.sources.listing.packed_names import SMALL_NBYTES, FolderTimes, IndexWriter, PathIndex, open_if_current
 from penstock.sources.listing.remote_glob import Glob, split
+from penstock.sources.listing.shared import listed_once
 from penstock.sources.listing.sorter import NameSorter, chunks
 from penstock.sources.listing.walk import Folder, Identity, Wanted, below, split_glob, visible
 from penstock.sources.storage import files as storage
@@ -172,7 +173,8 @@ def _require(rows: int, what: str, rules: FileRules) -> None:
 
 def list_named(paths: Sequence[storage.PathLike], rules: FileRules) -> PathIndex:
     """The index of files that were named, in the order given; the folder a file is in gives its class."""
-    return _keep_rows(chunks(_named(paths, rules)), rules, root="", where="The list")
+    names = FoundNames(chunks(_named(paths, rules)), root="", where="The list")
+    return _keep(lambda writer: _write_rows(writer, names, rules))
 
 
 def _named(paths: Iterable[storage.PathLike], rules: FileRules) -> Iterator[str]:
@@ -188,17 +190,33 @@ def _absolute(path: str) -> str:
     return path if storage.is_remote(path) else os.path.abspath(storage.local_path(path))
 
 
+@dataclass(frozen=True)
+class FoundNames:
+    """Names as they are found, below a root, and what else tells the class of one."""
+
+    parts: Iterator[list[str]]
+    root: str
+    where: str
+    class_of: Callable[[str], str] | None = None
+
+
 def _list_remote(url: str, rules: FileRules) -> PathIndex:
+    def write(writer: IndexWriter) -> str:
+        return _write_rows(writer, _remote_names(url, rules), rules)
+
+    shared = listed_once(f"{url} {rules}", write)
+    return _keep(write) if shared is None else shared
+
+
+def _remote_names(url: str, rules: FileRules) -> FoundNames:
     pattern = split(url)
     if pattern is not None:
-        names = _matching(url, *pattern)
-        return _keep_rows(
-            names, rules, root=pattern[0], where=url, class_of=lambda name: _parent(f"{pattern[0]}/{name}")
-        )
+        root = pattern[0]
+        return FoundNames(_matching(url, *pattern), root, url, lambda name: _parent(f"{root}/{name}"))
     if glob.has_magic(url.partition("://")[2]) or url.lower().endswith(rules.suffixes):
-        return _keep_rows(chunks(storage.found([url])), rules, root="", where=url)
+        return FoundNames(chunks(storage.found([url])), "", url)
     root = url.rstrip("/")
-    return _keep_rows(remote_walk.walk(root, remote_walk.Visible(rules.suffixes)), rules, root=root, where=url)
+    return FoundNames(remote_walk.walk(root, remote_walk.Visible(rules.suffixes)), root, url)
 
 
 def _matching(url: str, root: str, choice: Glob) -> Iterator[list[str]]:
@@ -210,14 +228,16 @@ def _matching(url: str, root: str, choice: Glob) -> Iterator[list[str]]:
         raise NotFound(f"No file matches {url!r}.")
 
 
-def _keep_rows(
-    parts: Iterator[list[str]],
-    rules: FileRules,
-    *,
-    root: str,
-    where: str,
-    class_of: Callable[[str], str] | None = None,
-) -> PathIndex:
+def _keep(write: Callable[[IndexWriter], str]) -> PathIndex:
+    """What `write` writes: in memory if it is small, else in a file named for what is in it."""
+    with partial(cache_folder()) as kept:
+        digest = write(IndexWriter(kept.file))
+        if kept.file.tell() <= SMALL_NBYTES:
+            return PathIndex(kept.contents())
+        return PathIndex(kept.keep(f"listing-{digest}"))
+
+
+def _write_rows(writer: IndexWriter, names: FoundNames, rules: FileRules) -> str:
     """Names in the order given, with the class of each: what `class_of` says of it; else the top folder below `root`,
     or the folder that holds it where there is no root.
 
@@ -225,30 +245,25 @@ def _keep_rows(
     """
     codes: dict[str, int] = {}
     labels: list[np.ndarray] = []
-    with partial(cache_folder()) as kept:
-        writer = IndexWriter(kept.file)
-        for chunk in parts:
-            if not chunk:
-                continue
-            writer.add(np.array([os.fsencode(name) for name in chunk], dtype=bytes))
-            tops = map(class_of or (_top if root else _parent), chunk)
-            labels.append(np.array([codes.setdefault(top, len(codes)) for top in tops], np.int32))
-        _require(writer.rows, where, rules)
-        # One folder for all is a place, not a class; below a root, files of one subfolder do have a class.
-        below = bool(root) and class_of is None
-        by_class = rules.by_folder and (len(codes) > 1 or (below and "" not in codes))
-        if by_class and below and "" in codes:
-            raise InvalidInput(
-                f"{where!r} holds images beside its class folders. Pass labels=None to read all without labels."
-            )
-        classes = _classes(tuple(sorted(codes)), rules, where) if by_class else ()
-        joined = None
-        if by_class:
-            joined = np.array([classes.index(name) for name in codes], np.int32)[np.concatenate(labels)]
-        digest = writer.finish(root=root, classes=classes, labels=joined)
-        if kept.file.tell() <= SMALL_NBYTES:
-            return PathIndex(kept.contents())
-        return PathIndex(kept.keep(f"listing-{digest}"))
+    for chunk in names.parts:
+        if not chunk:
+            continue
+        writer.add(np.array([os.fsencode(name) for name in chunk], dtype=bytes))
+        tops = map(names.class_of or (_top if names.root else _parent), chunk)
+        labels.append(np.array([codes.setdefault(top, len(codes)) for top in tops], np.int32))
+    _require(writer.rows, names.where, rules)
+    # One folder for all is a place, not a class; below a root, files of one subfolder do have a class.
+    below = bool(names.root) and names.class_of is None
+    by_class = rules.by_folder and (len(codes) > 1 or (below and "" not in codes))
+    if by_class and below and "" in codes:
+        raise InvalidInput(
+            f"{names.where!r} holds images beside its class folders. Pass labels=None to read all without labels."
+        )
+    classes = _classes(tuple(sorted(codes)), rules, names.where) if by_class else ()
+    joined = None
+    if by_class:
+        joined = np.array([classes.index(name) for name in codes], np.int32)[np.concatenate(labels)]
+    return writer.finish(root=names.root, classes=classes, labels=joined)
 
 
 def _top(name: str) -> str:

@@ -21,6 +21,8 @@ from urllib.parse import unquote
 from penstock.core.errors import BadData, DataError, InvalidInput, NotFound
 from penstock.core.sizes import size
 from penstock.sources.listing import find
+from penstock.sources.listing.shared import listed_once
+from penstock.sources.listing.sorter import chunks
 from penstock.sources.storage import remote, remote_file
 
 MAX_OPEN = 64
@@ -66,7 +68,14 @@ def expand(paths: Paths | Iterable[PathLike], *, suffixes: tuple[str, ...] | Non
     """
     if not isinstance(paths, (str, os.PathLike, Iterable)):
         raise InvalidInput(f"A path, glob, folder or a list of them is needed, not {paths!r}.")
-    return find.pack(found([paths] if isinstance(paths, (str, os.PathLike)) else paths, suffixes))
+    if not isinstance(paths, (str, os.PathLike)):
+        return find.pack(found(paths, suffixes))
+    if is_remote(paths):
+        names = chunks(found([paths], suffixes), find.FEW)
+        shared = listed_once(f"{os.fspath(paths)} {suffixes}", lambda writer: find.write(writer, names))
+        if shared is not None:
+            return shared
+    return find.pack(found([paths], suffixes))
 
 
 def found(entries: Iterable[PathLike], suffixes: tuple[str, ...] | None = None) -> Iterator[str]:

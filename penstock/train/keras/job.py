@@ -26,6 +26,7 @@ from penstock.core.events import events
 from penstock.core.sizes import parse_size
 from penstock.core.world import launched_world
 from penstock.distribute.join import join
+from penstock.distribute.parent_death import die_with_parent, only_worker
 from penstock.guard.checkpoint.folder import CheckpointFolder
 from penstock.guard.devices import setup_devices
 from penstock.guard.supervisor_hints import micro_batch_hint
@@ -36,7 +37,6 @@ from penstock.train.config import PRECISIONS, Config, read_config, write_json
 from penstock.train.flow import Streams, prepare, streams
 from penstock.train.forecast import fits_obviously, foresee
 from penstock.train.keras.loading import Loading
-from penstock.train.parent_death import die_with_parent, only_worker
 from penstock.train.recipe import DataRecipe, read_recipe, write_recipe
 from penstock.train.user_code import call_user
 from penstock.watch.record import Recorder, start_values
@@ -51,7 +51,7 @@ def main(folder: Path) -> int:
     """Run to the end; the exit code is 0, or 1 for an error, which the last event describes."""
     if threading.current_thread() is threading.main_thread():  # Ray calls this in a thread of its worker
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-    die_with_parent()
+        die_with_parent()
     config = read_config(folder)
     world = launched_world()
     if config.memory_nbytes is not None:
