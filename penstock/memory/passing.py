@@ -20,7 +20,10 @@ class Watch(Protocol):
 
     due_s: float
     """When memory should be looked at again, by `time.monotonic`."""
-    gave_up: bool
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether a verdict has fallen."""
 
     def look(self) -> None:
         """Look at memory if that is due."""
