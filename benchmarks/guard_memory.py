@@ -1,7 +1,8 @@
 """The smallest limit that trains: the guard against micro-batches written by hand.
 
 Run: python -m benchmarks.guard_memory [STACK ...] [--optimizer NAME] [--step MB] [--dry]    default: all four stacks
-Writes results/guard_memory.json and .md unless --dry is given. Stacks that are not named keep their numbers and date.
+Writes results/guard_memory.json and .md unless --dry is given. Stacks that are not named keep their numbers and date;
+with --afresh they are dropped. Earlier numbers, or those of --guesses FILE, say where the search begins.
 Covers: SGD with momentum, Adam, AdamW and Adafactor on torch, Keras-torch, Keras-TensorFlow and JAX.
 Does not cover: time (guard_overhead.py).
 
@@ -117,14 +118,18 @@ def main() -> None:
     parser.add_argument("stacks", nargs="*", metavar="STACK", help=", ".join(STACKS))
     parser.add_argument("--optimizer", action="append", choices=OPTIMIZERS, help="only this one; may be repeated")
     parser.add_argument("--step", type=int, default=4, help="megabytes")
+    parser.add_argument("--afresh", action="store_true", help="forget the rows of earlier runs")
+    parser.add_argument("--guesses", type=Path, default=RESULTS, help="numbers of an earlier run, to begin near them")
     parser.add_argument("--dry", action="store_true", help="write nothing")
     options = parser.parse_args()
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    guesses = json.loads(options.guesses.read_text()) if options.guesses.exists() else {}
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() and not options.afresh else {}
     for stack in options.stacks or STACKS:
         for optimizer in options.optimizer or OPTIMIZERS:
-            hand = smallest(stack, optimizer, "hand", options.step * MB)
+            near = guesses.get(f"{stack}/{optimizer}", {}).get("hand")
+            hand = smallest(stack, optimizer, "hand", options.step * MB, near=near)
             found = {"hand": hand, "guard": smallest(stack, optimizer, "guard", options.step * MB, near=hand)}
-            when = f"{datetime.date.today()}, {machine()['cores']} cores, shared"
+            when = f"{datetime.date.today()}, {machine()['cores']} cores, to {options.step} MB"
             results[f"{stack}/{optimizer}"] = {**found, "when": when}
             sys.stdout.write(f"{stack} {optimizer}: {found}\n")
             sys.stdout.flush()

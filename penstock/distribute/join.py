@@ -6,6 +6,7 @@ Does not cover: launching (on_torchrun.py, on_ray.py), talking (guard/ranks/).
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import os
 import socket
@@ -50,6 +51,18 @@ def _join_torch() -> None:
     if gpus:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_process_group("nccl" if gpus else "gloo", timeout=_timeout())
+    atexit.register(_leave_torch)
+
+
+def _leave_torch() -> None:
+    """End the group's threads while the interpreter is still whole: what they let go later may abort the process.
+
+    Not after an error: a sum that the others will never join would be waited for.
+    """
+    import torch.distributed as dist
+
+    if dist.is_initialized() and not hasattr(sys, "last_value"):
+        dist.destroy_process_group()
 
 
 def _timeout() -> datetime.timedelta:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 import weakref
 
@@ -27,6 +28,7 @@ from penstock.memory.arenas import share_arenas
 from penstock.memory.budget import Budget
 from penstock.memory.limits import current_limit, current_reserve
 from penstock.memory.meter import Meter
+from penstock.memory.passing import watch_with
 from penstock.memory.watchdog import Rung, Watchdog, plan_budget, trim_allocator
 
 
@@ -56,11 +58,11 @@ class Pipe:
             elif self._count == 0 or total < self.budget.total:
                 self.budget.resize(total)
             self._count += 1
-            if self._watchdog is None:
-                self._watchdog = Watchdog(
-                    self.budget, lambda: current_limit().nbytes, meter, self._ladder(), give_up=self._give_up
-                )
-                self._watchdog.start()
+            spent = self._watchdog if self._watchdog is not None and self._watchdog.gave_up else None
+            if self._watchdog is None or spent is not None:
+                self._watchdog = self._new_watchdog(self.budget, meter)
+        if spent is not None:
+            spent.stop()
         share_arenas()  # before the pool's threads start
         pool = Pool(cores())
         context = Context(
@@ -87,8 +89,22 @@ class Pipe:
             watchdog = self._watchdog if self._count == 0 else None
             if watchdog is not None:
                 self._watchdog = None
+                watch_with(None)
         if watchdog is not None:
             watchdog.stop()
+
+    def _new_watchdog(self, budget: Budget, meter: Meter) -> Watchdog:
+        watchdog = Watchdog(
+            budget,
+            lambda: current_limit().nbytes,
+            meter,
+            self._ladder(),
+            give_up=self._give_up,
+            last_words=self._last_words,
+        )
+        watchdog.start()
+        watch_with(watchdog)
+        return watchdog
 
     def _look(self) -> None:
         watchdog = self._watchdog
@@ -115,6 +131,12 @@ class Pipe:
         for running in tuple(self._runs):
             running.fail(OutOfMemory(words, phase="data", micro=0))
 
+    def _last_words(self, words: str) -> None:
+        """The error waits where nobody asks for the next batch, and the kernel is near: at least it is written."""
+        if any(running.unheard for running in tuple(self._runs)):
+            sys.stderr.write(f"penstock: {words}\n")
+            sys.stderr.flush()
+
     def _each(self, action: str) -> None:
         for running in tuple(self._runs):
             getattr(running, action)()
@@ -127,6 +149,12 @@ class _Running:
         self._context = context
         self._threads = context.pool.size
         self.run: weakref.ref[Run] | None = None
+
+    @property
+    def unheard(self) -> bool:
+        """Whether the run has an error that was not raised yet."""
+        run = None if self.run is None else self.run()
+        return run is not None and run.unheard
 
     def fail(self, error: BaseException) -> None:
         run = None if self.run is None else self.run()

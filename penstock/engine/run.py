@@ -44,6 +44,8 @@ class Run:
         self._was_full = False
         self._stopping = False
         self._failure: BaseException | None = None
+        self.unheard = False
+        """Whether `fail` left an error that nobody has met yet."""
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
 
@@ -55,10 +57,12 @@ class Run:
 
     def take(self) -> Piece | None:
         """The next piece, waited for; None at the end. Errors of the data side are raised here, in order."""
+        self.context.look()
         with self._change:
             if not self._ready:
                 self._wait()
             if self._failure is not None:
+                self.unheard = False
                 raise self._failure
             if self._stopping and not self._ready:
                 raise Stopped("The stream is closed.")
@@ -86,7 +90,7 @@ class Run:
     def fail(self, error: BaseException) -> None:
         """Stop working and raise this where the next piece is asked for. What is ready is let go: memory is short."""
         with self._change:
-            self._failure = error
+            self._failure, self.unheard = error, True
             self._ready.clear()
             self._change.notify_all()
         self.context.pool.close(wait=False)

@@ -15,12 +15,25 @@ from dataclasses import dataclass
 from penstock.core.sizes import size
 
 AHEAD_SAMPLES = 10
-"""The limit counts as near if the growth of the last samples reaches it within so many more."""
+"""Growth is taken over so many samples."""
+AHEAD_S = 1.0
+"""The limit counts as near if growth at this rate reaches it within so long."""
 RECENT_SAMPLES, SURE_SAMPLES = 3, 4
 """Growth must be seen in the last few samples, and so many samples in a row must agree: one jump is not a leak."""
 NEAR = 0.9
 """Below this share of the limit nothing is stopped, however fast it grows."""
-KEPT = 600
+AT_ONCE_S = 0.25
+"""If the limit is nearer than this, all that can give way does so at once."""
+LAST = 0.97
+"""From this share of the limit on there is no time to be sure for longer."""
+SURE_S = 0.04
+"""Samples may be milliseconds apart: a jump must have had the time to end."""
+SPACED_S, KEPT = 0.09, 600
+"""The history that words are made of."""
+CLOSE_S, FASTEST_S = 0.02, 0.005
+"""The shortest pauses between samples: close to the limit, and while memory grows into it."""
+STEEPEST = 4e9
+"""Bytes a second that pauses reckon with before any growth was seen: what one thread fills."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,29 +50,51 @@ class Growth:
 
     def __init__(self) -> None:
         self._history: deque[GrowthSample] = deque(maxlen=KEPT)
-        self._sure = 0
+        self._recent: deque[GrowthSample] = deque(maxlen=AHEAD_SAMPLES)
+        self._sure, self._sure_since_s = 0, 0.0
 
     def note(self, now: GrowthSample) -> None:
         """Remember a sample."""
-        self._history.append(now)
+        self._recent.append(now)
+        if not self._history or now.time_s - self._history[-1].time_s >= SPACED_S:
+            self._history.append(now)
 
     def due(self, limit: int, *, nothing_left: bool) -> bool:
         """Whether the limit will be hit and nothing can prevent it."""
-        per_sample = self._per_sample()
-        now = self._history[-1].measured if self._history else 0
-        soon = now + AHEAD_SAMPLES * per_sample >= limit
-        growing = per_sample > limit * 1e-4
-        self._sure = self._sure + 1 if nothing_left and growing and soon and now >= NEAR * limit else 0
-        return self._sure >= SURE_SAMPLES
+        if not self._recent:
+            return False
+        rate, now = self._rate(), self._recent[-1]
+        soon = now.measured + AHEAD_S * rate >= limit
+        if not (nothing_left and rate > limit * 1e-3 and soon and now.measured >= NEAR * limit):
+            self._sure = 0
+            return False
+        self._sure_since_s = self._sure_since_s if self._sure else now.time_s
+        self._sure += 1
+        long_enough = now.time_s - self._sure_since_s >= SURE_S or now.measured >= LAST * limit
+        return self._sure >= SURE_SAMPLES and long_enough
 
     def hurries(self, limit: int) -> bool:
         """Whether growth is so fast that rungs must be taken one a sample."""
-        now = self._history[-1].measured if self._history else 0
-        return now + 2 * AHEAD_SAMPLES * self._per_sample() >= limit
+        now = self._recent[-1].measured if self._recent else 0
+        return now + 2 * AHEAD_S * self._rate() >= limit
+
+    def at_once(self, limit: int) -> bool:
+        """Whether there is no time to take one rung a sample."""
+        now = self._recent[-1].measured if self._recent else 0
+        return now + AT_ONCE_S * self._rate() >= limit
+
+    def pause_s(self, limit: int, every_s: float) -> float:
+        """How long to wait before the next sample: a twentieth of the time that seems to be left."""
+        if not self._recent:
+            return every_s
+        left = max(0, limit - self._recent[-1].measured)
+        pause_s = min(every_s, max(CLOSE_S, left / STEEPEST))
+        rate = _slope(list(self._recent)[-2:])
+        return pause_s if rate <= 0 else min(pause_s, max(FASTEST_S, left / rate / 20))
 
     def words(self, limit: int, holders: dict[str, int]) -> str:
         """The verdict: the numbers, who grew, since when, what to do."""
-        now, start = self._history[-1], self._began()
+        now, start = self._recent[-1], self._began()
         grew, data = now.measured - start.measured, now.leased - start.leased
         since_s = now.time_s - start.time_s
         outside = max(0, grew - max(0, data))
@@ -72,20 +107,25 @@ class Growth:
         )
         return (
             f"Memory is at {size(now.measured)} of {size(limit)} and still growing, and nothing is left to give way; "
-            f"stopped before the kernel kills the process. It grew by {size(grew)} in the last {since_s:.0f} s, "
+            f"stopped before the kernel kills the process. It grew by {size(grew)} in the last {since_s:.1f} s, "
             f"{blamed}; or raise the limit."
         )
 
-    def _per_sample(self) -> float:
-        """Bytes per sample over the last ones; a jump that is over counts for nothing."""
-        last = [sample.measured for sample in self._history][-AHEAD_SAMPLES:]
+    def _rate(self) -> float:
+        """Bytes a second over the last samples; a jump that is over counts for nothing."""
+        last = list(self._recent)
         if len(last) <= RECENT_SAMPLES:
             return 0.0
-        now = last[-RECENT_SAMPLES - 1 :]
-        return max(0.0, min((last[-1] - last[0]) / (len(last) - 1), (now[-1] - now[0]) / RECENT_SAMPLES))
+        return max(0.0, min(_slope(last), _slope(last[-RECENT_SAMPLES - 1 :])))
 
     def _began(self) -> GrowthSample:
         """The sample after which memory only rose: the last that was no more than the least plus a little."""
         least = min(sample.measured for sample in self._history)
         rise = self._history[-1].measured - least
         return next(s for s in reversed(self._history) if s.measured <= least + rise * 0.05)
+
+
+def _slope(samples: list[GrowthSample]) -> float:
+    """Bytes a second from the first sample to the last."""
+    took_s = samples[-1].time_s - samples[0].time_s
+    return (samples[-1].measured - samples[0].measured) / took_s if took_s > 0 else 0.0

@@ -10,13 +10,15 @@ Bytes that are leased and not yet filled would make the rest look smaller than i
 with `Lease.filling()`. For those who do not, the budget never grows beyond its ceiling, by default what was planned
 before the first lease, growth credits only leases that were out all along, and the reserve must cover the others.
 
-The thread needs the interpreter lock like any other. Where many threads fill memory while holding that lock, samples
-come seconds apart and the budget shrinks too late: fill buffers in calls that release it, with few threads.
+The thread needs the interpreter lock like any other. Where threads fill memory while holding that lock it comes late,
+so they look themselves as they pass by (passing.py, `look`). Samples come more often close to the limit and while
+memory grows towards it; most are glances, which take three system calls.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import threading
 import time
@@ -29,9 +31,11 @@ from penstock.core.sizes import size
 from penstock.memory.budget import Budget
 from penstock.memory.limits import current_reserve
 from penstock.memory.meter import Meter
-from penstock.memory.verdict import Growth, GrowthSample
+from penstock.memory.verdict import LAST, Growth, GrowthSample
 
 SAMPLE_S = 0.1
+WHOLE_S = 1.0
+"""How often limits are looked up again and memory is measured in full: some forty small files."""
 MIN_DATA_NBYTES = 32_000_000
 """The smallest data budget: a few blocks and a batch. Below it a run is refused instead of crawling."""
 RESERVE_SHARE = 0.2
@@ -213,7 +217,7 @@ class Watchdog:
 
     `limit` may be a function, for limits that change. `floor` is what the pipe needs to make progress; `ceiling` is by
     default the budget's total at this moment. `give_up` is called once, with words, when the limit will be hit and all
-    rungs are taken.
+    rungs are taken; `last_words` once, if memory grew on to the end all the same.
     """
 
     def __init__(
@@ -229,6 +233,7 @@ class Watchdog:
         rules: Rules | None = None,
         every_s: float = SAMPLE_S,
         give_up: Callable[[str], None] | None = None,
+        last_words: Callable[[str], None] | None = None,
     ) -> None:
         ceiling = max(floor, budget.total) if ceiling is None else ceiling
         if ceiling < floor:
@@ -238,10 +243,13 @@ class Watchdog:
         self._limit = limit
         self._reserve, self._floor, self._ceiling = reserve, floor, ceiling
         self._rules, self._every_s = rules or Rules(), every_s
-        self._growth, self._give_up = Growth(), give_up
+        self._growth, self._give_up, self._last_words = Growth(), give_up, last_words
+        self._words = ""
+        self._seen_limit, self._whole_s, self._decided_s = 0, 0.0, 0.0
+        self.due_s = time.monotonic() + every_s
         self._stopping = threading.Event()
         self._sampling = threading.Lock()
-        self._sampled_s = time.monotonic()
+        self._pid = os.getpid()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -259,11 +267,18 @@ class Watchdog:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
-    def sample(self) -> MemorySample:
-        """Measure, decide and act once."""
-        limit = self._limit() if callable(self._limit) else self._limit
+    @property
+    def gave_up(self) -> bool:
+        """Whether a verdict has fallen."""
+        return bool(self._words)
+
+    def sample(self, *, glance: bool = False) -> MemorySample:
+        """Measure, decide and act once. At a `glance` the limit is the one of before, and processes too."""
+        if not glance:
+            self._seen_limit, self._whole_s = self._limit() if callable(self._limit) else self._limit, time.monotonic()
+        limit = self._seen_limit
         leased, filling = self.budget.used, self.budget.filling
-        measured = self.meter.read().nbytes
+        measured = self.meter.glance() if glance else self.meter.read().nbytes
         leased = min(leased, self.budget.used)  # bytes on their way in or out may not be in `measured`
         facts = MemorySample(
             limit=limit,
@@ -275,38 +290,64 @@ class Watchdog:
             ceiling=self._ceiling,
             filling=filling,
         )
-        self._growth.note(GrowthSample(time.monotonic(), measured, leased))
+        now_s = time.monotonic()
+        self._growth.note(GrowthSample(now_s, measured, leased))
         hurry = self._growth.hurries(limit)
+        if hurry or not glance or now_s - self._decided_s >= 0.9 * self._every_s:  # patience is counted in samples
+            self._decided_s = now_s
+            level = self._decide(facts, hurry)
+            while self.state.level > level and self._growth.at_once(limit):
+                level = self._decide(facts, hurry)
+        self._judge(facts)
+        return facts
+
+    def _decide(self, facts: MemorySample, hurry: bool) -> int:
+        """Decide and act; returns the level before."""
+        level = self.state.level
         self.state, actions = decide(facts, self.state, self.ladder, self._rules, hurry=hurry)
         for action in actions:
             self._act(action, facts)
-        if self._growth.due(limit, nothing_left=self.state.level >= len(self.ladder)) and self._give_up is not None:
-            words = self._growth.words(limit, self.budget.holders())
-            events.emit("watchdog.verdict", self.budget.name, limit=limit, measured=measured, leased=leased, why=words)
+        return level
+
+    def _judge(self, facts: MemorySample) -> None:
+        """Give the verdict if it is due, and the last words if it did not help."""
+        if self._growth.due(facts.limit, nothing_left=self.state.level >= len(self.ladder)):
             give_up, self._give_up = self._give_up, None
-            give_up(words)
-        return facts
+            if give_up is not None:
+                self._words = self._growth.words(facts.limit, self.budget.holders())
+                numbers = {"limit": facts.limit, "measured": facts.measured, "leased": facts.leased}
+                events.emit("watchdog.verdict", self.budget.name, why=self._words, **numbers)
+                give_up(self._words)
+                return
+        if self._words and facts.measured >= LAST * facts.limit and self._last_words is not None:
+            last_words, self._last_words = self._last_words, None
+            last_words(self._words)
 
     def look(self) -> None:
-        """Sample now if the last sample is stale, for threads that pass by: its own may starve for the GIL."""
-        if time.monotonic() - self._sampled_s > 3 * self._every_s:
+        """Sample now if that is due, for threads that pass by: the watchdog's own may starve for the GIL."""
+        if time.monotonic() >= self.due_s and os.getpid() == self._pid:
             self._sample_once()
 
     def _run(self) -> None:
-        while not self._stopping.wait(self._every_s):
-            self._sample_once()
+        pause_s = self._every_s
+        while not self._stopping.wait(pause_s):
+            pause_s = self._sample_once()
 
-    def _sample_once(self) -> None:
-        """Sample unless another thread does; a failing sample is reported and does not end the watch."""
+    def _sample_once(self) -> float:
+        """Sample unless another thread does, and tell the pause until the next; a failing sample is reported."""
         if not self._sampling.acquire(blocking=False):
-            return
+            return self._every_s
+        pause_s = self._every_s
         try:
-            self._sampled_s = time.monotonic()
-            self.sample()
+            self.sample(glance=bool(self._seen_limit) and time.monotonic() - self._whole_s < WHOLE_S)
+            pause_s = self._growth.pause_s(self._seen_limit, self._every_s)
         except Exception as error:
             events.emit("watchdog.failed", self.budget.name, error=repr(error))
         finally:
+            # Who passes by waits a little longer than the thread, which is cheaper where it gets its turn.
+            self.due_s = time.monotonic() + (3 * pause_s if pause_s >= self._every_s else pause_s)
             self._sampling.release()
+        return pause_s
 
     def _act(self, action: Action, facts: MemorySample) -> None:
         """Carry out one decision and tell about it."""

@@ -14,40 +14,93 @@ from penstock.core.errors import Stopped
 from penstock.memory.cgroups import find_cgroups
 from penstock.memory.jail import run_limited
 
-LEAK = """
-import time
+HEAD = """
+import sys, time
 import numpy as np
 import penstock as ps
 from penstock.core.errors import OutOfMemory
 kept = []
+numbers = ps.from_tensor_slices(np.arange(2_000_000))
 
-def leaky(x):
-    kept.append(np.full(2_500, x, np.float64))  # 20 KB a row
-    time.sleep(0.0002)
-    return x
-
-rows = 0
-try:
-    for batch in ps.from_tensor_slices(np.arange(2_000_000)).map(leaky).batch(64):
-        rows += len(batch)
-except OutOfMemory as error:
-    print("VERDICT", rows, error, flush=True)
+def run(ds, loop=lambda batch: None):
+    rows = 0
+    try:
+        for batch in ds:
+            loop(batch)
+            rows += len(batch)
+    except OutOfMemory as error:
+        print("VERDICT", rows, error, flush=True)
 """
+LEAKS = {
+    "threads": """
+def leaky(x):
+    kept.append(np.full(25_000, x, np.float64))  # 1 to 2 GB a second, all of it under the interpreter lock
+    return x
+run(numbers.map(leaky).batch(64))
+""",
+    "threads, slowly": """
+def leaky(x):
+    kept.append(np.full(2_500, x, np.float64))
+    time.sleep(0.0004)
+    return x
+run(numbers.map(leaky).batch(64))
+""",
+    "objects": """
+def leaky(x):
+    kept.append({"a": [i for i in range(200)], "x": str(x) * 20})
+    return x
+run(numbers.map(leaky).batch(64))
+""",
+    "processes": """
+def leaky(x):
+    kept.append([float(i) for i in range(2000)])
+    return x
+run(numbers.map(leaky, workers="process").batch(64))
+""",
+    "the loop": """
+def loop(batch):
+    kept.append(np.ones(25_000))
+    time.sleep(0.0002)
+run(numbers.batch(4), loop)
+""",
+    "kept batches": """
+run(ps.from_tensor_slices(np.arange(200_000)).map(lambda x: np.full(5000, x, np.float64)).batch(32), kept.append)
+""",
+}
+SILENT = """
+batches = iter(numbers.batch(4))
+next(batches)
+while True:
+    kept.append(np.ones(25_000))
+    time.sleep(0.0005)
+"""
+QUICK = ("threads", "processes", "the loop")
+needs_cgroup = pytest.mark.skipif(not find_cgroups(), reason="no memory cgroup here")
+
+
+def limited(script):
+    env = {**os.environ, "PYTHONPATH": os.getcwd()}
+    return run_limited([sys.executable, "-c", HEAD + script], "700MB", env=env, capture=True, how="cgroup")
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(not find_cgroups(), reason="no memory cgroup here")
-def test_a_leaking_map_is_stopped_with_a_verdict():
-    done = run_limited(
-        [sys.executable, "-c", LEAK],
-        "700MB",
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
-        capture=True,
-        how="cgroup",
-    )
-    assert done.returncode == 0, (done.returncode, done.stdout[-500:], done.stderr[-2000:])
+@needs_cgroup
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in LEAKS])
+def test_a_leak_is_stopped_with_a_verdict(name):
+    done = limited(LEAKS[name])
+    assert done.returncode == 0 and not done.killed, (done.returncode, done.stdout[-500:], done.stderr[-2000:])
     line = next(line for line in done.stdout.splitlines() if line.startswith("VERDICT"))
-    assert "nothing is left to give way" in line and "outside of all data buffers" in line and "map()" in line
+    assert "nothing is left to give way" in line
+    assert ("most of it data" if name == "kept batches" else "outside of all data buffers") in line
+
+
+@pytest.mark.timeout(600)
+@needs_cgroup
+def test_a_loop_that_never_asks_for_the_next_batch_dies_with_words():
+    """The error could be raised only where the next batch is asked for, which never comes."""
+    done = limited(SILENT)
+    assert done.killed
+    assert "penstock: Memory is at" in done.stderr and "nothing is left to give way" in done.stderr
 
 
 def test_a_forked_iterator_stops_at_once():

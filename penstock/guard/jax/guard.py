@@ -73,7 +73,7 @@ class JaxGuard:
     @property
     def opt_state(self) -> Any:
         """The optimizer's state after the last whole step."""
-        self._stepper.lent = True
+        self._stepper.lent_state = True
         return self._stepper.state
 
     @property
@@ -84,7 +84,7 @@ class JaxGuard:
     def restore(self, params: Any, opt_state: Any) -> None:
         """Go on from other parameters and state, such as those of a checkpoint."""
         self._stepper.params, self._stepper.state = params, opt_state
-        self._stepper.lent = True
+        self._stepper.lent = self._stepper.lent_state = True
 
     def state_dict(self) -> dict[str, Any]:
         """What the guard has learned, as JSON-able values."""

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from penstock.core.errors import InvalidInput
-from penstock.guard.jax.undo import DonatedUndo, can_donate
+from penstock.guard.jax.undo import DonatedUndo, can_donate, share_memory
 from penstock.guard.ranks.agree import Ranks
 from penstock.guard.recovery.ladder import Phase
 from penstock.guard.recovery.microbatch import Part
@@ -28,6 +28,9 @@ PRECISIONS = ("float32", "mixed_bfloat16")
 
 class JaxStepper:
     """Steps with a loss function and an Optax optimizer. `params` and `state` are those of the last whole step."""
+
+    measurable = False
+    """Each size is compiled, which takes longer than a look at it saves."""
 
     def __init__(self, loss_fn: Callable[..., Any], optimizer: Any, params: Any, precision: str) -> None:
         if not callable(loss_fn):
@@ -48,10 +51,10 @@ class JaxStepper:
         self.loss: Any = None
         self.weight: float | None = 1.0
         self._low = precision == "mixed_bfloat16"
-        self.lent = True
-        """Someone else may hold the arrays of `params` and `state`: the next update must leave them as they are."""
+        self.lent, self.lent_state = True, False
+        """Someone else may hold the arrays of `params`, of `state`: the next update must leave them as they are."""
         self._undo: DonatedUndo | None = None
-        self._given = False
+        self._given: tuple[Any, ...] = ()
         self._sums: Any = None
         self._shares: dict[int, float] = {}
         self._make_functions()
@@ -79,18 +82,27 @@ class JaxStepper:
     def prepare(self) -> None:
         """New values stand beside the old ones; where memory is short, the old ones are in a file instead."""
         self.phase = "apply"
-        leaves = jax.tree.leaves((self.params, self.state))
-        self._given = self._undo is not None and not self.lent and can_donate(leaves)
-        if self._given and self._undo is not None:
-            self._undo.save(leaves)
+        given = self._may_give()
+        if given and self._undo is not None:
+            self._undo.save(jax.tree.leaves(given))
+        self._given = given
+
+    def _may_give(self) -> tuple[Any, ...]:
+        """What the update may write over: all, the state alone while others may hold the parameters, or nothing."""
+        if self._undo is None or self.lent_state:
+            return ()
+        given = (self.state,) if self.lent else (self.params, self.state)
+        if not can_donate(jax.tree.leaves((self.params, self.state))):
+            return ()
+        return () if self.lent and share_memory(self.params, self.state) else given
 
     def apply(self) -> None:
         """One update for the whole batch."""
         self.phase = "apply"
         loss, gradients = self._sums
-        update = self._apply_given if self._given else self._apply
+        update = (self._apply, self._apply_state_given, self._apply_given)[len(self._given)]
         params, state = _finished(update(self.params, self.state, gradients))
-        self._given = self.lent = False
+        self._given, self.lent, self.lent_state = (), False, False
         self.params, self.state, self.loss, self._sums = params, state, loss, None
 
     def combine(self, ranks: Ranks, share: float) -> None:
@@ -103,9 +115,10 @@ class JaxStepper:
         """Forget the sums. Nothing else was touched, unless it was given to a step that failed."""
         self._sums = None
         if self._given and self._undo is not None:
-            self._given = False
-            leaves, tree = jax.tree.flatten((self.params, self.state))
-            self.params, self.state = jax.tree.unflatten(tree, self._undo.load(leaves))
+            leaves, tree = jax.tree.flatten(self._given)
+            *params, self.state = jax.tree.unflatten(tree, self._undo.load(leaves))
+            self.params = params[0] if params else self.params
+            self._given = ()
 
     def lean(self) -> bool:
         """Give parameters and state to the update from now on, with the old values in a file."""
@@ -148,6 +161,7 @@ class JaxStepper:
         self._add = jax.jit(lambda a, b: jax.tree.map(jnp.add, a, b), donate_argnums=(0,))
         self._apply = jax.jit(apply)
         self._apply_given = jax.jit(apply, donate_argnums=(0, 1))
+        self._apply_state_given = jax.jit(apply, donate_argnums=(1,))
 
 
 def _halved(leaf: Any) -> Any:

@@ -40,6 +40,12 @@ class DonatedUndo:
         return found
 
 
+def share_memory(tree: Any, other: Any) -> bool:
+    """Whether arrays of both lie in the same memory, as where an optimizer keeps the parameters that it was given."""
+    places = [{leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(each) if leaf.nbytes} for each in (tree, other)]
+    return bool(places[0] & places[1])
+
+
 def can_donate(arrays: Sequence[Any]) -> bool:
     """Whether all are plain numbers on one CPU, which a step there can write over."""
     return all(

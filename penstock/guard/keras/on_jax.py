@@ -27,6 +27,9 @@ from penstock.guard.ranks.agree import Ranks
 class JaxBackend:
     """Runs a Keras model's parts with JAX."""
 
+    measurable = False
+    """Each size is compiled, which takes longer than a look at it saves."""
+
     whole_step = None
     """In one program XLA would plan the new weights and optimizer state beside the activations."""
 

@@ -32,6 +32,9 @@ from penstock.guard.recovery.undo.file import UndoFile, bytes_of
 class TensorFlowBackend:
     """Runs a Keras model's parts with TensorFlow."""
 
+    measurable = False
+    """Each size is compiled, which takes longer than a look at it saves."""
+
     def __init__(self, model: keras.Model) -> None:
         self.model = model
         self.program = Program(model)

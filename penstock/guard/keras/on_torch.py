@@ -36,6 +36,11 @@ class TorchBackend:
         self._units: KerasUnits | None = None
         self._in_units = self._prepared = False
 
+    @property
+    def measurable(self) -> bool:
+        """On the CPU a part's tensors are this process's memory."""
+        return all(torch.device(v.value.device).type == "cpu" for v in self.program.trainable)
+
     def data(self, batch: Any) -> Any:
         """A part's arrays as tensors on the model's device."""
         device = self.model.trainable_variables[0].value.device if self.model.trainable_variables else "cpu"

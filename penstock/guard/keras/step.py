@@ -32,6 +32,9 @@ class Backend(Protocol):
     program: Program
 
     @property
+    def measurable(self) -> bool: ...
+
+    @property
     def whole_step(self) -> Callable[[Any], dict[str, Any]] | None: ...
 
     def data(self, batch: Any) -> Any: ...
@@ -77,6 +80,11 @@ class _Step:
     phase: Phase = "forward"
     training = True
     weight: float | None = 1.0
+
+    @property
+    def measurable(self) -> bool:
+        """Whether small parts of this kind of step can be measured."""
+        return self.training and self.backend.measurable
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend

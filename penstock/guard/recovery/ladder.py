@@ -1,13 +1,15 @@
 """What to do after memory ran out, and when to try a larger size again.
 
 Covers: the ladder as pure functions: facts in, the next micro-batch (or the verdict) out.
-Does not cover: catching the error (step.py), predicting a peak.
+Does not cover: catching the error (step.py), measuring small parts (look.py).
 
-Down. Where a forecast is known (peak = base + per_sample * rows), the failure corrects it: the real slope is at least
-(limit - base) / rows, and the next size is what the corrected line allows. Near the limit, that is where this size or
-one close to it has worked before, steps are of 0.9. Only with nothing known is the size halved. An allocation that
-asked for the same bytes at two sizes (a gradient, say) does not depend on the rows: the next size is an eighth, so that
-the ladder ends in a few tries, and the stepper is asked for its lean form, which holds less beside the rows.
+Down. A try of thousands of rows costs as much when it fails as when it works, so little is found out by trying. Where
+nothing is known, two small parts are measured first (`sizes_to_look_at`, `learn`): the line through them
+(peak = base + per_sample * rows) says what fits. A failure corrects a line, a forecast's too: the real slope is at
+least (limit - base) / rows. Near the limit, that is where this size or one close to it has worked before, steps are of
+0.9. Only where nothing can be measured, or the line was wrong twice, is the size halved. An allocation that asked for
+the same bytes at two sizes (a gradient, say) does not depend on the rows: the next size is an eighth, so that the
+ladder ends in a few tries, and the stepper is asked for its lean form, which holds less beside the rows.
 Up. After `patience` calm steps the next size that saves a part is tried, if it stays below what has failed and
 what the line allows. A failed attempt doubles the patience; a size that failed is forgiven after a long calm.
 """
@@ -32,6 +34,12 @@ SIZELESS = 3
 """Tries for a phase whose memory hardly depends on the micro-batch."""
 JUMP = 8
 """Divides the size when an allocation that does not depend on it failed."""
+LOOK = 64
+"""Divides the size that failed, for a first look at what a row takes: all looks take a twelfth of the batch."""
+LOOK_ROWS = 32
+"""Below so many rows halving ends as soon as looking does."""
+TRUST = 2
+"""Failures in a row after which a line is not believed any more."""
 MARGIN = 0.97
 """Share of the limit that a forecast may fill: allocators round up."""
 
@@ -131,6 +139,30 @@ def resize(ladder: Ladder, batch: int) -> Ladder:
         return ladder
     micro = batch if ladder.micro == ladder.batch and ladder.failed is None else ladder.micro
     return replace(ladder, batch=batch, micro=micro)
+
+
+def sizes_to_look_at(ladder: Ladder, failure: Failure) -> tuple[int, ...]:
+    """Rows of small parts whose memory should be measured before the next try; empty if that would tell nothing new."""
+    known = ladder.line is not None or ladder.worked > 0
+    if known or failure.phase not in ("forward", "backward") or failure.rows < LOOK_ROWS:
+        return ()
+    rows = max(2, failure.rows // LOOK)
+    return rows, 2 * rows
+
+
+def learn(ladder: Ladder, small: tuple[int, int], large: tuple[int, int], *, used: int, free: int) -> Ladder:
+    """The line through two looks, each its rows and its peak above the `used` bytes; as before if it does not rise."""
+    per_sample = (large[1] - small[1]) / (large[0] - small[0])
+    if per_sample <= 0:
+        return ladder
+    line = Line(base=used + max(0.0, small[1] - per_sample * small[0]), per_sample=per_sample)
+    return replace(ladder, line=line, limit=used + free)
+
+
+def after_failed_look(ladder: Ladder, failure: Failure, look: Failure) -> Ladder:
+    """Even a small part failed: what it asked for is remembered, and larger ones need not be tried."""
+    ladder = replace(ladder, asked=failure.asked_nbytes, asked_rows=failure.rows, micro=min(ladder.micro, look.rows))
+    return replace(ladder, failures=ladder.failures + 1)
 
 
 def after_failure(ladder: Ladder, failure: Failure, allowed: Allowed) -> tuple[Ladder, Decision]:
@@ -245,10 +277,10 @@ def _smaller(ladder: Ladder, failure: Failure, line: Line | None) -> tuple[int, 
         return max(1, min(ladder.worked, step)), f"back to {ladder.worked}, which worked"
     if ladder.repeats == 1 and ladder.worked >= rows:
         return step, f"{rows} worked before: a step of {NEAR}"
-    if line is not None and ladder.limit is not None and line.base < ladder.limit:
+    if line is not None and ladder.limit is not None and line.base < ladder.limit and ladder.repeats <= TRUST:
         fits = line.rows_within(ladder.limit)
         if 1 <= fits < rows:
-            return min(fits, step), "the corrected forecast allows it"
+            return min(fits, step), f"a sample takes {size(line.per_sample)}: so many fit"
     return max(1, rows // 2), "nothing is known about this size: half"
 
 

@@ -9,7 +9,7 @@ parts allows, and there are at most two shapes for a compiler to see.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +73,13 @@ def split(batch: object, micro: int, *, rows: int | None = None) -> Iterator[Par
     for size in part_sizes(rows, micro):
         yield Part(_rows_of(batch, slice(start, start + size)), start, size, size / rows)
         start += size
+
+
+def first_parts(batch: object, sizes: Sequence[int]) -> list[Part]:
+    """Parts of the given sizes from the batch's beginning, weighted as if they were all of it."""
+    starts = [sum(sizes[:n]) for n in range(len(sizes))]
+    cuts = [slice(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+    return [Part(_rows_of(batch, c), c.start, c.stop - c.start, (c.stop - c.start) / sum(sizes)) for c in cuts]
 
 
 def _rows_of(batch: object, cut: slice) -> Any:

@@ -75,6 +75,11 @@ class TorchStepper:
             # Buffers would be sent from rank 0 in the forward pass, in which a rank may fail or have no part.
             self._ddp.require_forward_param_sync = False
 
+    @property
+    def measurable(self) -> bool:
+        """On the CPU a part's tensors are this process's memory."""
+        return self.device.type == "cpu"
+
     def begin(self, parts: Sequence[Part]) -> None:
         """Remember generators and buffers, clear gradients, and find each part's weight."""
         self.phase, self._begun = "forward", False

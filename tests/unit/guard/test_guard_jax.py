@@ -91,6 +91,7 @@ def test_faults_anywhere_lose_and_double_nothing():
     gradients, update = guard._stepper._gradients, guard._stepper._apply
     guard._stepper._gradients = lambda *a: (maybe("backward"), gradients(*a))[1]
     guard._stepper._apply = guard._stepper._apply_given = lambda *a: (maybe("apply"), update(*a))[1]
+    guard._stepper._apply_state_given = guard._stepper._apply
     for batch in batches(120):
         guard.step(batch)
         this_step[0] = 0
@@ -98,6 +99,42 @@ def test_faults_anywhere_lose_and_double_nothing():
     assert_same(plain, guard.params, rtol=2e-5)
     counts = [int(leaf) for leaf in jax.tree.leaves(guard.opt_state) if leaf.dtype == jnp.int32]
     assert counts and set(counts) == {120}
+
+
+def test_a_lean_first_step_gives_the_state_and_leaves_the_users_parameters():
+    """Also where the step fails when the old state is gone: it comes back from the file."""
+    params, optimizer = make_params(), optimizers()["adamw"]
+    before = jax.tree.map(np.array, params)
+    guard, torn = JaxGuard(loss_fn, optimizer, params), []
+    assert guard._stepper.lean()
+    given = guard._stepper._apply_state_given
+
+    def failing(*args):
+        found = given(*args)
+        if not torn:
+            torn.append([leaf.is_deleted() for leaf in jax.tree.leaves(args[1])])
+            raise MemoryError("injected")
+        return found
+
+    guard._stepper._apply_state_given = failing
+    for batch in batches(3):
+        guard.step(batch)
+    assert any(torn[0])
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(params))
+    assert_same(before, params, rtol=0)
+    assert_same(train_plainly(optimizer, steps=3)[0], guard.params)
+
+
+def test_a_state_that_is_the_parameters_is_not_given():
+    params = make_params()
+    optimizer = optax.GradientTransformation(
+        lambda params: params, lambda found, state, params: (jax.tree.map(lambda g: -0.1 * g, found), state)
+    )
+    guard = JaxGuard(loss_fn, optimizer, params)
+    assert guard._stepper.lean()
+    for batch in batches(2):
+        guard.step(batch)
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(params))
 
 
 def test_tokens_are_weighted_and_keys_reach_the_loss():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.memory.verdict import AHEAD_SAMPLES, Growth, GrowthSample
+from penstock.memory.verdict import AHEAD_SAMPLES, CLOSE_S, FASTEST_S, Growth, GrowthSample
 
 MB = 10**6
 LIMIT = 700 * MB
@@ -42,3 +42,25 @@ def test_data_that_is_kept_is_named_as_such():
 def test_fast_growth_hurries_from_afar():
     growth, _ = fed(range(100, 420, 30))
     assert growth.hurries(LIMIT) and AHEAD_SAMPLES * 30 + 400 >= 700
+
+
+def test_samples_come_faster_as_the_limit_comes_nearer():
+    def pause(*sizes):
+        growth = Growth()
+        for index, nbytes in enumerate(sizes):
+            growth.note(GrowthSample(index * 0.1, nbytes * MB, 0))
+        return growth.pause_s(LIMIT, 0.1)
+
+    assert pause() == pause(100) == pause(100, 100) == 0.1
+    assert pause(680, 680) == CLOSE_S
+    assert pause(300, 400) < 0.02  # 1 GB a second
+    assert pause(500, 680) == FASTEST_S
+
+
+def test_a_jump_that_is_seen_from_near_is_no_leak_yet():
+    """Samples are milliseconds apart while memory grows: 20 ms in the last tenth are not enough."""
+    growth, due = Growth(), []
+    for index, nbytes in enumerate([300, 340, 400, 460, 520, 560, 635, 640, 645, 650, 655, 655, 655, 655]):
+        growth.note(GrowthSample(index * 0.005, nbytes * MB, 0))
+        due.append(growth.due(LIMIT, nothing_left=True))
+    assert not any(due)

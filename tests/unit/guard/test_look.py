@@ -1,0 +1,135 @@
+"""Small parts are measured before a large one is tried again: few tries, and none that costs much."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.core.errors import OutOfMemory
+from penstock.guard.forecast.peak import held_nbytes
+from penstock.guard.recovery.ladder import (
+    Allowed,
+    Failure,
+    Line,
+    after_failure,
+    learn,
+    sizes_to_look_at,
+    start,
+)
+from penstock.guard.recovery.look import look
+from penstock.guard.recovery.step import Control
+from penstock.memory.limits import limit
+
+ROW = 400_000
+MB = 10**6
+
+
+class Stepper:
+    """Holds real memory in proportion to its rows, and has so much room beside what was used when it was made."""
+
+    measurable = True
+    phase = "backward"
+    weight: float | None = 1.0
+
+    def __init__(self, room: int, fixed: int = 0) -> None:
+        self.room, self.fixed = room, fixed
+        self.tried: list[int] = []
+        self.applied = 0
+
+    def begin(self, parts):
+        self.kept = None
+
+    def part(self, part):
+        self.tried.append(part.rows)
+        if self.fixed + part.rows * ROW > self.room:
+            raise MemoryError(f"Unable to allocate {part.rows * ROW} bytes")
+        if self.kept is None:
+            self.kept = np.ones(self.fixed, np.uint8)  # as gradients: made by the first part, there for the others
+        np.ones(part.rows * ROW, np.uint8)
+
+    def drop(self):
+        self.kept = None
+
+    def prepare(self):
+        pass
+
+    def apply(self):
+        self.applied += 1
+        self.kept = None
+
+    def free(self):
+        pass
+
+    def lean(self):
+        return False
+
+    def holds(self):
+        return {}
+
+
+@settings(deadline=None)
+@given(
+    batch=st.integers(32, 100_000),
+    row=st.integers(1_000, 50 * MB),
+    base=st.integers(0, 10**10),
+    share=st.floats(0.001, 1.2),
+)
+def test_after_a_look_the_first_size_tried_fits(batch, row, base, share):
+    """The line is exact here: what is tried next fits and is no less than what the margin leaves."""
+    free = int(batch * row * share) + 2 * row
+    failure = Failure("forward", batch)
+    ladder = start(batch)
+    small, large = sizes_to_look_at(ladder, failure)
+    assert 0 < small < large and 5 * small <= max(batch / 12, 10)
+    used = base
+    ladder = learn(ladder, (small, small * row), (large, large * row), used=used, free=free)
+    ladder, decision = after_failure(ladder, failure, Allowed())
+    assert decision.rung == "smaller" and decision.micro < batch
+    fits = (ladder.limit * 0.97 - base) / row
+    if 1 <= fits < batch * 0.9 and batch * row > free:
+        assert decision.micro == int(fits)
+
+
+def test_nothing_is_looked_at_where_something_is_known():
+    big = Failure("forward", 256)
+    assert sizes_to_look_at(start(256), big) == (4, 8)
+    assert not sizes_to_look_at(start(256, limit=10**9, line=Line(0, 1)), big)
+    assert not sizes_to_look_at(start(16), Failure("forward", 16))
+    assert not sizes_to_look_at(start(256), Failure("apply", 256))
+
+
+def test_a_line_that_was_wrong_twice_is_not_believed():
+    ladder = learn(start(8192), (128, 128 * MB), (256, 256 * MB), used=0, free=4000 * MB)
+    sizes = []
+    for _ in range(4):
+        ladder, decision = after_failure(ladder, Failure("forward", ladder.micro), Allowed())
+        sizes.append(decision.micro)
+    assert sizes[0] == 3880 and sizes[3] <= sizes[1] / 3
+
+
+def test_a_look_measures_what_parts_really_take():
+    stepper = Stepper(room=10**12, fixed=30 * MB)
+    found = look(stepper, np.zeros((256, 2)), (16, 32))
+    assert stepper.tried == [32, 16, 32] and stepper.kept is None
+    per_row = (found.large[1] - found.small[1]) / 16
+    assert per_row == pytest.approx(ROW, rel=0.25)
+    assert found.small[1] == pytest.approx(30 * MB + 16 * ROW, rel=0.15)
+
+
+def test_a_batch_that_does_not_fit_is_split_at_the_second_try():
+    room = 150 * MB
+    stepper, control = Stepper(room, fixed=30 * MB), Control("test")
+    with limit(held_nbytes() + room):
+        parts = control.run(stepper, np.zeros((1024, 2)))
+    assert stepper.applied == 1
+    assert stepper.tried[:4] == [1024, 32, 16, 32]
+    assert len(stepper.tried) == 4 + parts <= 4 + 6, stepper.tried  # 300 rows fit, and parts are near equal
+
+
+def test_where_not_even_a_small_part_fits_the_end_comes_soon():
+    stepper, control = Stepper(room=ROW // 2), Control("test")
+    with limit(held_nbytes() + 200 * MB), pytest.raises(OutOfMemory, match="1 sample does not fit"):
+        control.run(stepper, np.zeros((8192, 2)))
+    assert stepper.tried == [8192, 256, 8, 4, 2, 1]
