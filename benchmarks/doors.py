@@ -213,7 +213,7 @@ def measure(door: str, case: str, folder: Path) -> dict[str, Any]:
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", "KERAS_BACKEND": backend}
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
     if done.returncode:
-        raise SystemExit(f"{door}, {case}: {done.stderr[-2000:]}")
+        raise RuntimeError(f"{door}, {case}: {done.stderr[-2000:]}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
@@ -263,13 +263,17 @@ def main() -> None:
         child(given.child, given.case, given.data)
         return
     found: Found = {case: {d: [] for d in given.doors} for case in given.cases}
+    failed: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         make_data(Path(folder))
         for _ in range(given.rounds):
             for case, doors in found.items():
                 for door, rounds in doors.items():
-                    rounds.append(measure(door, case, Path(folder)))
-                    print(case, door, rounds[-1], flush=True)
+                    try:
+                        rounds.append(measure(door, case, Path(folder)))
+                    except RuntimeError as error:  # the others are worth having
+                        failed.append(str(error))
+                    print(case, door, rounds[-1:] or failed[-1], flush=True)
     save(found, RESULTS, anew=given.anew)
     slower = {
         kind for doors in found.values() for rounds in doors.values() for one in rounds for kind in one["fallbacks"]
@@ -277,6 +281,8 @@ def main() -> None:
     print(table(found))
     if slower:
         raise SystemExit(f"slower paths were taken: {', '.join(sorted(slower))}")
+    if failed:
+        raise SystemExit("\n".join(failed))
 
 
 def save(found: Found, where: Path, *, anew: bool) -> None:

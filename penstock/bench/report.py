@@ -60,7 +60,7 @@ def _stages(facts: Facts, verdict: Verdict) -> list[str]:
     lines = ["Each stage alone, rows/s:"]
     for name, note in said.items():
         if name in caps:
-            mark = "  <- slowest" if caps[name] == min(v for k, v in caps.items() if k != "prepare") else ""
+            mark = "  <- the bottleneck" if name == verdict.bottleneck else ""
             shown = "database" if database and name == "storage" else name
             lines.append(f"  {shown:<10}{caps[name]:>14,.0f}   {note}{mark}")
     near, far = ("rows at hand", "rows from the database") if database else ("files in memory", "files on storage")
@@ -80,8 +80,8 @@ def _stalls(facts: Facts, verdict: Verdict) -> list[str]:
     near, far = ("at hand", "database") if verdict.database else ("cached", "cold")
     lines += [line("synthetic", facts.synthetic), line(near, facts.cached), line(far, facts.cold)]
     lines.append(
-        f"  waiting a row: {verdict.prepare_stall_us:,.0f} us for preparing, "
-        f"{verdict.fetch_stall_us:,.0f} us for {'the database' if verdict.database else 'storage'}"
+        f"  waiting a row: {_microseconds(verdict.prepare_stall_us)} for preparing, "
+        f"{_microseconds(verdict.fetch_stall_us)} for {'the database' if verdict.database else 'storage'}"
     )
     return lines
 
@@ -100,5 +100,10 @@ def _distances(facts: Facts, verdict: Verdict) -> list[str]:
     lines.append(
         f"  memcpy   {verdict.reached['memcpy']:7.1%} ({size(rate * sample.row_nbytes)}/s of {size(limits.memcpy)}/s)"
     )
-    lines.append(f"  processor time {facts.free.cpu_us:,.0f} us a row")
+    lines.append(f"  processor time {_microseconds(facts.free.cpu_us)} a row")
     return lines
+
+
+def _microseconds(us: float) -> str:
+    """Rows of tables take less than one."""
+    return f"{us:,.0f} us" if us >= 10 or us == 0 else f"{us:.2g} us"

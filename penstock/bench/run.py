@@ -6,6 +6,7 @@ Does not cover: each of them (limits.py, measure.py, trials.py), judging (verdic
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import time
@@ -20,7 +21,7 @@ from penstock.bench.chain import BenchPlan
 from penstock.bench.database import at_hand, stream_rate
 from penstock.bench.facts import Facts, Flow, Limits, MeasuredSample, SampleTrial
 from penstock.bench.measure import fill, from_storage, nbytes_of_batch, rows_of_batch, steady, synthetic
-from penstock.bench.sample import SAMPLE_NBYTES, BenchSubject, SampledUnits, subject_of
+from penstock.bench.sample import SAMPLE_NBYTES, SAMPLE_OF, BenchSubject, SampledUnits, subject_of
 from penstock.bench.trials import TRIAL_NBYTES, ground_of, run_trials
 from penstock.core.errors import NotFound
 from penstock.core.tree import flatten
@@ -47,6 +48,20 @@ _SLICED = 1024
 
 def bench(plan: BenchPlan, say: Say = lambda what: None) -> Facts:
     """Measure a dataset. Takes about `plan.seconds`, and some more to open it and for trials."""
+    logger = logging.getLogger("penstock")
+    logger.addFilter(_of_whole_data)
+    try:
+        return _measured(plan, say)
+    finally:
+        logger.removeFilter(_of_whole_data)
+
+
+def _of_whole_data(record: logging.LogRecord) -> bool:
+    """Whether a warning is about the user's data: how well a small sample can be shuffled says nothing about it."""
+    return not any(str(value).startswith(SAMPLE_OF) for value in record.args or ())
+
+
+def _measured(plan: BenchPlan, say: Say) -> Facts:
     notes, began = _busy(), time.monotonic()
     say("looking at the data")
     dataset, plan = _opened(plan, notes)

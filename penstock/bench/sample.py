@@ -26,6 +26,9 @@ from penstock.sources.storage import files as storage
 SAMPLE_NBYTES = 128_000_000
 """Stored bytes of a sample."""
 
+SAMPLE_OF = "sample of "
+"""What the names of samples begin with."""
+
 MOST_ROWS = 200_000
 MOST_FILES = 10_000
 
@@ -39,7 +42,7 @@ class SampledRows(WrappedRows):
 
     @property
     def label(self) -> str:
-        return f"sample of {self.source.label}"
+        return SAMPLE_OF + self.source.label
 
     def num_rows(self) -> int:
         return len(self.rows)
@@ -60,7 +63,7 @@ class SampledUnits(WrappedUnits):
 
     @property
     def label(self) -> str:
-        return f"sample of {self.source.label}"
+        return SAMPLE_OF + self.source.label
 
     def num_units(self) -> int:
         return len(self.units)

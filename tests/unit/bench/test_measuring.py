@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import cv2
@@ -149,3 +150,18 @@ def test_a_function_is_found_in_a_file(tmp_path):
     (tmp_path / "broken.py").write_text("1 / 0\n")
     with pytest.raises(InvalidInput, match="ZeroDivisionError"):
         load_function(f"{tmp_path}/broken.py:f")
+
+
+def test_advice_on_shuffling_is_about_the_whole_data_only(csv, caplog):
+    log = logging.getLogger("penstock")
+
+    def warns(what: str) -> None:
+        if not caplog.messages:
+            log.warning("shuffle of %s: coverage %.2f", "sample of csv(table.csv)", 0.5)
+            log.warning("shuffle of %s: coverage %.2f", "csv(table.csv)", 0.5)
+
+    bench(BenchPlan(str(csv), batch=64, step_s=0.001, seconds=0.5, trials=False), warns)
+    assert [text for text in caplog.messages if text.startswith("shuffle of")] == [
+        "shuffle of csv(table.csv): coverage 0.50"
+    ]
+    assert not log.filters

@@ -151,3 +151,17 @@ def test_the_page_needs_nothing_else_and_shows_every_bar():
 def test_a_plot_that_cannot_be_written_is_refused_early(name, tmp_path):
     with pytest.raises(InvalidInput, match="--plot"):
         check_plot(tmp_path / name)
+
+
+def test_only_what_the_verdict_names_is_marked_and_small_times_are_not_zero():
+    fast = facts(
+        cached=Flow(9_000_000, 10.0, 1.8, 5.4), cold=None, free=Flow(9_000_000, 10.0, 10.0, 5.4), free_cold=None
+    )
+    fast = replace(fast, decode=1.5e6, sample=replace(fast.sample, step_s=1e-3, batch=1024))
+    verdict = judge(fast)
+    assert verdict.bottleneck == "decode" and verdict.capacities["consumer"] < verdict.capacities["decode"]
+    text = report.text(fast, verdict)
+    marked = [line for line in text.splitlines() if "<-" in line]
+    assert len(marked) == 1 and marked[0].split()[0] == "decode"
+    assert "processor time 0.6 us a row" in text
+    assert "0.2 us for preparing, 0 us for storage" in text

@@ -144,3 +144,19 @@ def test_storage_is_not_blamed_where_decoding_is_slower():
     caps = {"storage": 270_000.0, "decode": 10_000.0, "prepare": 10_000.0}
     assert _bottleneck(Waiting(), 500.0, 100.0, caps) == "decode"
     assert _bottleneck(Waiting(), 500.0, 100.0, {**caps, "storage": 2_000.0}) == "storage"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"batch": 0}, "--batch must be at least 1, not 0."),
+        ({"epochs": -1}, "--epochs must be at least 1, not -1."),
+        ({"workers": 0}, "--workers must be at least 1, not 0."),
+        ({"learning_rate": 0.0}, "--learning-rate must be above 0, not 0."),
+        ({"checkpoint_minutes": -2.0}, "--checkpoint-minutes must not be below 0, but is -2."),
+    ],
+)
+def test_a_refusal_names_only_what_is_wrong(wrong, told):
+    with pytest.raises(InvalidInput) as refused:
+        check(Config(data="x.csv", **wrong))
+    assert str(refused.value) == told
