@@ -1,8 +1,10 @@
 """Writes the table of causes into docs/doctor.md, from what the tests run.
 
 python -m tests.integration.doctor_docs [--run [--cured] [--keep FOLDER] [script ...]]
+python -m tests.integration.doctor_docs --judge FOLDER
 
-`--keep` leaves each run's evidence in a folder, so that detectors can be tried on it without another run.
+`--keep` leaves each run's evidence in a folder; `--judge` asks the detectors again about all that was kept there: a verdict
+needs nothing but the evidence.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from pathlib import Path
 from penstock.core.sizes import size
 from penstock.doctor.causes import all_causes
 from penstock.doctor.static.scan import scan
+from penstock.doctor.verdict.verdict import judge
 from tests.integration.doctor_table import CASES, SCRIPTS, cured_script, prepare, run_case
 
 RESULTS = Path(__file__).with_name("doctor_results.json")
@@ -84,13 +87,31 @@ def run_cases(names: list[str], *, cured: bool, keep: Path | None = None) -> Non
         print(case.script, "cured" if cured else "named", good, code, causes, verdict["grew_at"][:3], flush=True)
 
 
+def judge_kept(folder: Path) -> None:
+    """Note what the detectors say now of runs whose evidence was kept."""
+    results = json.loads(RESULTS.read_text())
+    for case in CASES:
+        kept = folder / case.script / f"run-{case.script}.py"
+        if not kept.exists():
+            continue
+        verdict = judge(kept)
+        causes = [item.cause.name for item in verdict.causes]
+        named = (verdict.ending.exit_code != 0) == case.dies and causes[:1] == [case.cause]
+        results.setdefault(case.script, {})["named"] = named
+        print(case.script, "named", named, [(c.cause.name, round(c.score, 2)) for c in verdict.causes[:3]])
+    RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("scripts", nargs="*")
     parser.add_argument("--run", action="store_true")
     parser.add_argument("--cured", action="store_true")
     parser.add_argument("--keep", type=Path)
+    parser.add_argument("--judge", type=Path)
     options = parser.parse_args()
+    if options.judge:
+        judge_kept(options.judge)
     if options.run:
         run_cases(options.scripts, cured=options.cured, keep=options.keep)
     PAGE.write_text(page_with(table()))

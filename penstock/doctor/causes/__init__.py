@@ -18,11 +18,13 @@ ROOMS = ("data", "keeping", "workers", "step", "system", "device")
 @cache
 def all_causes() -> tuple[Cause, ...]:
     """Every cause, in the order of rooms and names."""
-    found = []
-    for room in ROOMS:
-        package = importlib.import_module(f"{__name__}.{room}")
-        for module in sorted(info.name for info in pkgutil.iter_modules(package.__path__)):
-            cause = getattr(importlib.import_module(f"{package.__name__}.{module}"), "CAUSE", None)
-            if isinstance(cause, Cause):
-                found.append(cause)
-    return tuple(found)
+    return tuple(cause for room in ROOMS for cause in causes_of(room))
+
+
+@cache
+def causes_of(room: str) -> tuple[Cause, ...]:
+    """The causes of one room, by name."""
+    package = importlib.import_module(f"{__name__}.{room}")
+    modules = sorted(info.name for info in pkgutil.iter_modules(package.__path__))
+    found = (getattr(importlib.import_module(f"{package.__name__}.{name}"), "CAUSE", None) for name in modules)
+    return tuple(cause for cause in found if isinstance(cause, Cause))

@@ -38,6 +38,8 @@ def weigh_data(name: object, beside: Path) -> Weight | None:
     """What a named file, glob or folder takes; None if it cannot be known. Relative names count from here."""
     if not isinstance(name, str) or "://" in name or not name.strip("./"):
         return None
+    if name.startswith("*"):  # a pattern below a folder that is named elsewhere
+        return None
     for base in (Path.cwd(), beside):
         paths = [Path(found) for found in sorted(glob.glob(str(base / name)))]
         if paths:

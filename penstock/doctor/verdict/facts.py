@@ -176,9 +176,9 @@ class Clues:
         return min(1.0, max((item.last for item in self.names), default=0) / self.taken)
 
     def library_share(self, *spots: str) -> tuple[float, int]:
-        """How sure it is that growth inside of a library explains the run (0: it does not), and those bytes."""
+        """How sure it is that growth inside of a library explains a death (0: it does not), and those bytes."""
         grown = self.grew_inside(*spots)
-        if grown < 0.2 * self.limit:
+        if grown < 0.2 * self.limit or not self.died:
             return 0.0, grown
         return 0.45 + 0.4 * min(1.0, grown / (0.5 * self.taken)), grown
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from penstock.core.errors import PenstockError
 from penstock.core.sizes import size
-from penstock.doctor.causes import all_causes
+from penstock.doctor.causes import all_causes, causes_of
 from penstock.doctor.causes.cause import Cause, Found, Sign
 from penstock.doctor.static.script import Script, read_program
 from penstock.doctor.verdict.facts import Clues
@@ -23,6 +23,7 @@ LEAST = 0.3
 """Causes below this are not told."""
 PART = 0.35
 """The part of what a run took that a cause must account for to be believed in full."""
+ROOM = 0.9
 ENOUGH = 0.3
 """Share of the limit whose growth on one line makes that line the culprit."""
 
@@ -49,11 +50,19 @@ def rank(facts: Clues, scripts: Sequence[Script] | None = None) -> list[Ranked]:
         scripts = []
     program = read_scripts(facts) if scripts is None else list(scripts)
     found = []
-    for cause in all_causes():
+    for cause in _in_question(facts):
         ranked = _judge(cause, facts, program)
         if ranked is not None and ranked.score >= LEAST:
             found.append(ranked)
     return sorted(found, key=lambda item: (-item.score, -item.nbytes))
+
+
+def _in_question(facts: Clues) -> Sequence[Cause]:
+    """A run that finished with room to spare has proved that its data and its steps fit: only what grows is told."""
+    if facts.died or facts.ending.kind != "finished" or facts.shape.peak > ROOM * facts.limit:
+        return all_causes()
+    proved = {cause.name for room in ("data", "step") for cause in causes_of(room)}
+    return [cause for cause in all_causes() if cause.name not in proved]
 
 
 def read_scripts(facts: Clues) -> list[Script]:

@@ -23,7 +23,9 @@ def stacks(*threads: tuple[Frame, ...], used: tuple[int, ...] = (GB, 3 * GB)) ->
 
 
 def clues(**changes: Any) -> Clues:
-    return Clues(evidence(used=(GB // 2, GB, 3 * GB), status=9, **changes))
+    """A run that died for memory."""
+    dying = {"stderr": "MemoryError: Unable to allocate 2.0 GiB", "status": 256}
+    return Clues(evidence(used=(GB // 2, GB, 3 * GB), **{**dying, **changes}))
 
 
 def holder(name: str, nbytes: int, length: int, *, kind: str = "builtins.list", detail: str = "") -> dict[str, Any]:
@@ -98,3 +100,12 @@ def test_lengths_of_containers_are_in_the_verdict():
 def test_a_library_of_tables_is_a_whole_table():
     found = rank(clues(stacks=stacks((TABLES, MINE)), run={"limit": 3 * GB}), [])
     assert found[0].cause.name == "whole-table-loaded"
+
+
+def test_a_run_that_finished_with_room_to_spare_has_no_data_that_does_not_fit():
+    call = {"t": 1.0, "pid": 7, "what": "toarray", "where": "train.py:3", "nbytes": 2 * GB, "detail": ""}
+    died, finished = clues(calls=[call]), clues(calls=[call], stderr="", status=0)
+    assert [r.cause.name for r in rank(died, [])] == ["dense-expansion"]
+    assert rank(finished, []) == []
+    tight = clues(calls=[call], stderr="", status=0, run={"limit": 3 * GB})
+    assert [r.cause.name for r in rank(tight, [])] == ["dense-expansion"]

@@ -56,7 +56,8 @@ def test_an_archive_weighs_what_its_arrays_weigh(tmp_path):
 
 
 def test_a_name_that_is_no_file_is_not_weighed(tmp_path):
-    for name in ("", ".", "..", "./", "/", 5, None, "s3://bucket/x.csv"):
+    (tmp_path / "notes.txt").write_text("a,b\n1,2\n")
+    for name in ("", ".", "..", "./", "/", "*.*", 5, None, "s3://bucket/x.csv"):
         assert weigh_data(name, tmp_path) is None
 
 

@@ -94,7 +94,13 @@ def _read_otherwise(facts: Clues) -> Sign | None:
     if score:
         return Sign(score, (f"memory grew by {size(grown)} inside of a library that reads tables",), nbytes=grown)
     held = next((n for n in facts.names if n.type in TABLES or (n.last_len > 10_000 and ROWS.search(n.detail))), None)
-    if held is None or held.last < 0.3 * facts.limit or facts.count("step") or facts.worker_share > 0.4:
+    if (
+        held is None
+        or not facts.died
+        or held.last < 0.3 * facts.limit
+        or facts.count("step")
+        or facts.worker_share > 0.4
+    ):
         return None
     text = f"{held.name} ({held.type.split('.')[1]}, {size(held.last)}) was there before the first step"
     return Sign(0.35 + 0.3 * min(1.0, held.last / facts.taken), (text,), nbytes=held.last)

@@ -19,7 +19,8 @@ COMPILERS = ("tensorflow.function", "jax.jit", "torch.compile")
 def live(facts: Clues) -> Sign | None:
     traces, steps = facts.count("traces"), facts.count("step")
     said = facts.says(r"triggered tf\.function retracing")
-    if traces < 40 or facts.shape.peak < 0.5 * facts.limit:
+    few = 40 if facts.died else 100  # Keras alone traces some dozens
+    if traces < few or facts.shape.peak < 0.5 * facts.limit:
         return Sign(0.4, (said,)) if said and facts.shape.peak > 0.5 * facts.limit else None
     text = f"{traces} functions were traced or compiled" + (f" in {steps} steps" if steps else "")
     score = 0.6 + (0.2 if traces > 100 else 0) + (0.1 if said else 0)
