@@ -26,6 +26,7 @@ from penstock.cli.train import train
 from penstock.cli.verdict import verdict
 from penstock.cli.watch import watch
 from penstock.core.errors import PenstockError
+from penstock.core.secrets import redact
 
 app = typer.Typer(
     name="penstock",
@@ -87,11 +88,14 @@ def main() -> None:
 
 
 def _tell(message: str) -> None:
-    """One sentence on stderr, letter by letter: in `penstock[torch]` or data[ab].csv the brackets are no markup."""
+    """One sentence on stderr, without secrets.
+
+    Letter by letter: in `penstock[torch]` or data[ab].csv the brackets are no markup.
+    """
     from rich.console import Console
     from rich.text import Text
 
-    text = Text.assemble(("penstock:", "bold red"), " ", message)
+    text = Text.assemble(("penstock:", "bold red"), " ", redact(message))
     Console(stderr=True).print(text, highlight=False, soft_wrap=True)
 
 

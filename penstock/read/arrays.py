@@ -15,7 +15,7 @@ from penstock.core.source import OnError
 from penstock.core.tree import Tree, flatten
 from penstock.dataset import Dataset
 from penstock.read.array_columns import is_name_or_names
-from penstock.sources.arrays.npy import joined_npy, joined_npz, stored_npz
+from penstock.sources.arrays.npy import joined_npy, joined_npz, npz_names
 from penstock.sources.arrays.source import ArraySource, columns_of
 from penstock.sources.storage import files as storage
 
@@ -91,15 +91,15 @@ def _one(
             raise InvalidInput(f"features= and label= choose arrays of .npz files; {files[0]} holds a single one.")
         return ArraySource({"value": joined_npy(files, policy)}, "value", shown, policy)
     folder = None if cache is None else os.fspath(cache)
-    tree = _npz_tree(_first_names(files, folder, policy), features, label)
+    tree = _npz_tree(_first_names(files, policy), features, label)
     return ArraySource(joined_npz(files, flatten_names(tree), folder, policy), tree, shown, policy)
 
 
-def _first_names(files: Sequence[str], folder: str | None, policy: OnError) -> list[str]:
+def _first_names(files: Sequence[str], policy: OnError) -> list[str]:
     """Names of the arrays in the first archive that can be opened; joining counts those that cannot."""
     for path in files:
         try:
-            return list(stored_npz(path, folder))
+            return npz_names(path)
         except BadData:
             if policy.mode == "raise":
                 raise

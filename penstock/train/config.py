@@ -199,9 +199,9 @@ def refuse_foreign_code(folder: Path, config: Config) -> None:
         return
     for path in (folder, folder / CONFIG):
         about = path.stat()
-        if about.st_uid == os.getuid() and not about.st_mode & 0o002:
+        if about.st_uid == os.getuid() and not about.st_mode & 0o022:
             continue
-        whose = "belongs to another user" if about.st_uid != os.getuid() else "can be written by everyone"
+        whose = "belongs to another user" if about.st_uid != os.getuid() else "can be written by others"
         raise InvalidInput(
             f"{path} {whose}, and going on would run code that it names: {' and '.join(named)}. Look at it, then give "
             f"--trust."

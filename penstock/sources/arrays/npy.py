@@ -18,7 +18,8 @@ import zipfile
 import zlib
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -211,14 +212,14 @@ def joined_npz(
     joinings = {name: Joining() for name in names}
 
     def add(path: str) -> None:
-        for name, part in zip(names, members(stored_npz(path, cache), names, path), strict=True):
+        for name, part in stored_npz(path, cache, names).items():
             joinings[name].add(part)
 
     kept = _each(paths, add, on_error)
 
     def lying(name: str) -> Sequence[str]:
         """Compressed members lie elsewhere, so that many archives are asked once more."""
-        return find.pack(stored_npz(path, cache)[name].path for path in itertools.compress(paths, kept))
+        return find.pack(stored_npz(path, cache, [name])[name].path for path in itertools.compress(paths, kept))
 
     return {name: joining.done(functools.partial(lying, name)) for name, joining in joinings.items()}
 
@@ -251,7 +252,9 @@ def _whole(found: StoredArray) -> StoredArray:
     return found
 
 
-def _described(path: str, head: bytes, start: int) -> StoredArray:
+def _described(path: str, head: bytes, start: int, where: str = "") -> StoredArray:
+    """What a header tells; `where` is what users call the place, if that is not the path."""
+    where, others = where or path, " Name the arrays to read with features= and label=" if where else ""
     if head.startswith(b"PK"):
         raise BadData(path, "is an archive of arrays (.npz) where a single array (.npy) is wanted; read it for itself")
     stream = io.BytesIO(head)
@@ -260,25 +263,42 @@ def _described(path: str, head: bytes, start: int) -> StoredArray:
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = read(stream)
     except (ValueError, EOFError, SyntaxError, tokenize.TokenError) as error:
-        raise BadData(path, f"is not an array file of NumPy ({error})") from error
+        raise BadData(where, f"is not an array file of NumPy ({error})") from error
     if dtype.hasobject:
-        raise BadData(path, "holds Python objects, which can only be loaded by running them; store plain arrays")
+        told = "holds Python objects, which can only be loaded by running them; store plain arrays"
+        raise BadData(where, told + (others and f".{others}"))
     if not shape:
-        raise BadData(path, "holds a single value, which has no rows")
+        raise BadData(where, "holds a single value, which has no rows" + (others and f".{others}"))
     return StoredArray(path, start + stream.tell(), dtype, tuple(shape), fortran and len(shape) > 1)
 
 
-def stored_npz(path: str, cache: str | None = None) -> dict[str, StoredArray]:
-    """The arrays of a `.npz` file by name. Compressed ones are unpacked once into a folder."""
+def npz_names(path: str) -> list[str]:
+    """Names of the arrays in a `.npz` file."""
+    with _archive(path) as archive:
+        return [member.filename.removesuffix(".npy") for member in archive.infolist()]
+
+
+def stored_npz(path: str, cache: str | None = None, names: Sequence[str] | None = None) -> dict[str, StoredArray]:
+    """The named arrays of a `.npz` file (else all). Compressed ones are unpacked once into a folder.
+
+    Others may be what has no rows: single values and Python objects often lie beside arrays.
+    """
+    with _archive(path) as archive:
+        there = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+        for name in names or ():
+            if name not in there:
+                raise NotFound(f"{path} has no array {name!r}. There are: {', '.join(there)}.")
+        return {name: _member(path, archive, there[name], cache) for name in (there if names is None else names)}
+
+
+@contextmanager
+def _archive(path: str) -> Iterator[zipfile.ZipFile]:
+    """An archive that holds something, open; what is wrong with another."""
     try:
         with zipfile.ZipFile(storage.open_file(path)) as archive:
-            found = {}
-            for member in archive.infolist():
-                name = member.filename.removesuffix(".npy")
-                if member.compress_type == zipfile.ZIP_STORED:
-                    found[name] = _stored_member(path, archive, member)
-                else:
-                    found[name] = _unpacked_member(path, archive, member, cache)
+            if not archive.infolist():
+                raise BadData(path, "is an archive without an array")
+            yield archive
     except (
         zipfile.BadZipFile,
         NotImplementedError,
@@ -287,9 +307,12 @@ def stored_npz(path: str, cache: str | None = None) -> dict[str, StoredArray]:
         if storage.read_range(path, 0, 6) == b"\x93NUMPY":
             raise BadData(path, "is a single array (.npy) among archives (.npz); read it for itself") from error
         raise BadData(path, f"is not an archive of arrays ({error})") from error
-    if not found:
-        raise BadData(path, "is an archive without an array")
-    return found
+
+
+def _member(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo, cache: str | None) -> StoredArray:
+    if member.compress_type == zipfile.ZIP_STORED:
+        return _stored_member(path, archive, member)
+    return _unpacked_member(path, archive, member, cache)
 
 
 def _stored_member(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> StoredArray:
@@ -300,7 +323,7 @@ def _stored_member(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo)
     name_nbytes, extra_nbytes = struct.unpack("<HH", local[26:30])
     start = member.header_offset + 30 + name_nbytes + extra_nbytes
     head = storage.read_range(path, start, min(HEADER_NBYTES, member.file_size))
-    return _whole(_described(path, head, start))
+    return _whole(_described(path, head, start, f"{path}, member {member.filename}"))
 
 
 def _unpacked_member(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo, cache: str | None) -> StoredArray:
@@ -315,12 +338,5 @@ def _unpacked_member(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInf
                 shutil.copyfileobj(cast(BinaryIO, source), out, 1 << 20)
         except (EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise BadData(f"{path}, member {member.filename}", f"cannot be unpacked ({error})") from error
-    return stored_npy(target)
-
-
-def members(found: dict[str, StoredArray], names: Sequence[str], path: str) -> list[StoredArray]:
-    """The named arrays of an archive."""
-    for name in names:
-        if name not in found:
-            raise NotFound(f"{path} has no array {name!r}. There are: {', '.join(found)}.")
-    return [found[name] for name in names]
+    head = storage.read_range(target, 0, HEADER_NBYTES)
+    return _whole(_described(target, head, 0, f"{path}, member {member.filename}"))

@@ -17,6 +17,7 @@ import numpy as np
 
 from penstock.core.errors import BadData
 from penstock.core.source import NEW_MEMORY, Buffers
+from penstock.sources.hdf5.compound import VALUE
 from penstock.sources.hdf5.survey import DEFLATE, SHUFFLE, Dataset5, opened, reason
 from penstock.sources.storage import files as storage
 
@@ -127,11 +128,11 @@ class RowReader:
         self.addresses = find_addresses(path, fact)
 
     def read(self, start: int, stop: int, buffers: Buffers = NEW_MEMORY) -> np.ndarray:
-        """Rows start..stop as a new array as the file holds them."""
+        """Rows start..stop as a new array as the file holds them; of a compound value, the records asked for."""
         fact = self.fact
         out = buffers.empty((stop - start, *fact.shape[1:]), fact.raw)
         self.read_into(start, out)
-        return out
+        return np.ascontiguousarray(out[VALUE]) if fact.raw.names == (VALUE,) else out
 
     def read_into(self, start: int, out: np.ndarray) -> None:
         """Fill a C-contiguous array of the file's dtype with rows from `start` on."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from penstock.core.errors import BadData, InvalidInput, MissingExtra, NotFound, SchemaChanged
 from penstock.core.schema import OBJECT, Field
+from penstock.sources.hdf5.compound import VALUE, records_inside
 from penstock.sources.hdf5.heap import RECORD
 from penstock.sources.storage import files as storage
 
@@ -213,6 +214,10 @@ def _facts(path: str, file: Any, name: str) -> Dataset5:
     inner_shape: tuple[int, ...] = ()
     if stored.subdtype is not None:
         stored, inner_shape = stored.subdtype
+    if member and stored == OBJECT and not inner_shape:
+        found = _open_inside(node, member, stored)
+        if found is not None:
+            return found
     if stored.kind in "VU" or (stored == OBJECT and (member or inner_shape)):
         raise InvalidInput(f"{path}: dataset {name!r} has the type {stored}, which has no array form.")
     if member or inner_shape:
@@ -260,6 +265,24 @@ def _inside(node: Any, name: str, asked: tuple[tuple[str, ...], np.dtype[Any], t
     return replace(facts, name=node.name.lstrip("/"), member=member)
 
 
+def _open_inside(node: Any, member: tuple[str, ...], stored: np.dtype[Any]) -> Dataset5 | None:
+    """A field of text or of lists of numbers, by its heap records; None where only the library knows the way."""
+    h5py = h5py_module()
+    text, inner = h5py.check_string_dtype(stored) is not None, h5py.check_vlen_dtype(stored)
+    if not text and (len(node.shape) > 1 or not isinstance(inner, np.dtype) or inner.kind not in "biufc"):
+        return None
+    raw, filters = records_inside(node, member), _filters(node)
+    if raw is None or 0 in node.shape:
+        return None
+    kind = _storage_of(node, filters, raw)
+    if kind == "library":
+        return None
+    shape, offset = tuple(map(int, node.shape)), int(node.id.get_offset()) if kind == "contiguous" else 0
+    name = node.name.lstrip("/")
+    found = Dataset5(name, shape, stored, raw, kind, node.chunks, filters, text, 16, bytes(raw.itemsize), offset)
+    return replace(found, member=member)
+
+
 def _filters(node: Any) -> tuple[int, ...]:
     plist = node.id.get_create_plist()
     return tuple(int(plist.get_filter(i)[0]) for i in range(plist.get_nfilters()))
@@ -274,7 +297,7 @@ def _storage_of(node: Any, filters: tuple[int, ...], raw: np.dtype[Any]) -> Stor
     # The file's own layout of values must be the one we read: odd precisions, paddings or addresses need the library.
     if node.file.id.get_create_plist().get_sizes() != (8, 8):
         return "library"
-    if raw != RECORD and node.id.get_type().get_size() != raw.itemsize:
+    if raw != RECORD and raw.names != (VALUE,) and node.id.get_type().get_size() != raw.itemsize:
         return "library"
     if layout == h5py.h5d.CONTIGUOUS and not plist.get_external_count() and node.id.get_offset() is not None:
         return "contiguous"

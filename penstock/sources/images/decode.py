@@ -26,7 +26,7 @@ from penstock.core.events import fell_back
 from penstock.core.source import NEW_MEMORY, Buffers, BytesOnLease
 from penstock.native import jpeg as own
 from penstock.sources.images import pillow
-from penstock.sources.images.header import Header, png_without_animation, read_header
+from penstock.sources.images.header import Header, bmp_has_alpha, png_is_coloured, png_without_animation, read_header
 
 Mode = Literal["rgb", "bgr", "gray", "rgba"]
 Crop = Literal["center", "pad", "none"]
@@ -193,7 +193,8 @@ def _jpeg_pixels(
 
 def _other_pixels(data: bytes, header: Header, options: ImageOptions, where: str) -> np.ndarray:
     cv2 = _cv2()
-    flags = {"rgb": cv2.IMREAD_COLOR_RGB, "bgr": cv2.IMREAD_COLOR_BGR, "gray": cv2.IMREAD_GRAYSCALE}.get(options.mode)
+    mode = "rgb" if _by_way_of_colours(data, header, options.mode) else options.mode
+    flags = {"rgb": cv2.IMREAD_COLOR_RGB, "bgr": cv2.IMREAD_COLOR_BGR, "gray": cv2.IMREAD_GRAYSCALE}.get(mode)
     wanted = cv2.IMREAD_UNCHANGED if flags is None else flags | cv2.IMREAD_IGNORE_ORIENTATION
     if pillow.is_pillows(data, header):
         return pillow.pixels(data, header, options.mode, where, f"OpenCV does not read this kind of {header.kind}")
@@ -207,7 +208,23 @@ def _other_pixels(data: bytes, header: Header, options: ImageOptions, where: str
         if header.kind not in ("TIFF", "GIF", "BMP"):  # of these OpenCV has all kinds: what it refuses is damaged
             raise BadData(where, because)
         return pillow.pixels(data, header, options.mode, where, because)
+    if mode != options.mode:
+        changed: np.ndarray = cv2.cvtColor(pixels, cv2.COLOR_RGB2RGBA if options.mode == "rgba" else cv2.COLOR_RGB2GRAY)
+        return changed
     return pixels if flags is not None else _to_rgba(pixels, header, where)
+
+
+def _by_way_of_colours(data: bytes, header: Header, mode: str) -> bool:
+    """Whether OpenCV has colours right, but not what is asked for.
+
+    As RGBA it shows the numbers of a TIFF's palette, and the unused byte of a BMP as alpha. The grays of a PNG it
+    weighs by the file's gamma.
+    """
+    if header.kind == "TIFF":
+        return mode == "rgba"
+    if header.kind == "BMP":
+        return mode == "rgba" and not bmp_has_alpha(data)
+    return header.kind == "PNG" and mode == "gray" and png_is_coloured(data)
 
 
 def _to_rgba(pixels: np.ndarray, header: Header, where: str) -> np.ndarray:

@@ -110,6 +110,26 @@ def png_without_animation(data: bytes) -> bytes:
     return b"".join(kept)
 
 
+def bmp_has_masks(data: bytes) -> bool:
+    """Whether the bits of a BMP's colours lie elsewhere than in whole bytes in the usual order.
+
+    Of 16 bits OpenCV leaves the low ones of each colour 0, and of 32 it does not look at the masks.
+    """
+    bits, packing = struct.unpack_from("<HI", data, 28)
+    return bits == 16 or (bits == 32 and packing == 3 and struct.unpack_from("<III", data, 54) != _BYTES)
+
+
+def bmp_has_alpha(data: bytes) -> bool:
+    """Whether a BMP says that some of its bits are alpha: in others the fourth byte means nothing."""
+    size, packing = struct.unpack_from("<I", data, 14)[0], struct.unpack_from("<I", data, 30)[0]
+    return bool(size >= 56 and packing == 3 and struct.unpack_from("<I", data, 66)[0])
+
+
+def png_is_coloured(data: bytes) -> bool:
+    """Whether a PNG is of colours or a palette."""
+    return data[25:26] in (b"\2", b"\3", b"\6")
+
+
 def _webp(data: bytes) -> Header:
     if data[8:12] != b"WEBP":
         raise ValueError("it is a RIFF file but not a WebP image")
@@ -164,9 +184,17 @@ def gif_is_transparent(data: bytes) -> bool:
     return False
 
 
+_BYTES = (0xFF0000, 0xFF00, 0xFF)
+_UNSIGNED, _UNDEFINED = 1, 4
+_PLAIN_SPACES = (0, 1, 2, 3, 6)
+"""White is zero, black is zero, RGB, palette, YCbCr."""
+
+
 def tiff_is_plain(data: bytes) -> bool:
-    """Whether a TIFF has one or three channels: no alpha, no inks."""
-    return _tiff_tags(data).get(277, 1) in (1, 3)
+    """Whether a TIFF has one or three channels of unsigned numbers: no alpha, no inks, no signs, no other spaces."""
+    tags = _tiff_tags(data)
+    channels, sample, space = tags.get(277, 1), tags.get(339, _UNSIGNED), tags.get(262, 1)
+    return channels in (1, 3) and sample in (_UNSIGNED, _UNDEFINED) and space in _PLAIN_SPACES
 
 
 def _tiff(data: bytes) -> Header:
@@ -179,7 +207,7 @@ def _tiff(data: bytes) -> Header:
 
 
 def _tiff_tags(data: bytes) -> dict[int, int]:
-    """Tags of the first directory that hold one short or long number."""
+    """Tags of the first directory that hold short or long numbers: the first of each."""
     order = "<" if data[:2] == b"II" else ">"
     big = struct.unpack_from(order + "H", data, 2)[0] == 43
     at = struct.unpack_from(order + ("Q" if big else "I"), data, 8 if big else 4)[0]
@@ -192,8 +220,15 @@ def _tiff_tags(data: bytes) -> dict[int, int]:
     for i in range(min(count, 4096)):
         tag, kind = struct.unpack_from(order + "HH", data, at + i * step)
         form = {3: "H", 4: "I", 16: "Q"}.get(kind)
-        if form is not None:
-            tags[tag] = struct.unpack_from(order + form, data, at + i * step + value_at)[0]
+        if form is None:
+            continue
+        place = at + i * step + value_at
+        many = struct.unpack_from(order + ("Q" if big else "I"), data, at + i * step + 4)[0]
+        if many * struct.calcsize(form) > step - value_at:  # they lie elsewhere
+            place = struct.unpack_from(order + ("Q" if big else "I"), data, place)[0]
+            if place + struct.calcsize(form) > len(data):
+                continue
+        tags[tag] = struct.unpack_from(order + form, data, place)[0]
     return tags
 
 

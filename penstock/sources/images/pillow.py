@@ -3,7 +3,8 @@
 Covers: which images are Pillow's from the start, decoding them.
 Does not cover: everything else (decode.py).
 
-OpenCV multiplies the colours of TIFF files by their alpha, and knows no colour behind the transparent pixels of a GIF.
+OpenCV multiplies the colours of TIFF files by their alpha, shows signed numbers as if they had none, knows no colour
+behind the transparent pixels of a GIF, and takes the colours of every 32-bit BMP for those of the usual order.
 Both have no JPEG, TIFF, BMP or GIF of rarer kinds. Pillow is the optional extra `pillow`.
 """
 
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from penstock.core.errors import BadData
-from penstock.sources.images.header import Header, gif_is_transparent, tiff_is_plain
+from penstock.sources.images.header import Header, bmp_has_masks, gif_is_transparent, tiff_is_plain
 
 _MODES = {"rgb": "RGB", "bgr": "RGB", "gray": "L", "rgba": "RGBA"}
 _EIGHT_BITS = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")
@@ -27,7 +28,7 @@ def is_pillows(data: bytes, header: Header) -> bool:
     if header.kind == "TIFF":
         return not tiff_is_plain(data)
     if header.kind == "BMP":
-        return data[28:30] == b"\x10\0"  # 16 bits a pixel: OpenCV leaves the low bits of each colour 0
+        return bmp_has_masks(data)
     return header.kind == "GIF" and gif_is_transparent(data)
 
 

@@ -52,6 +52,12 @@ def test_a_database_that_does_not_answer_is_one_sentence():
     assert "secret" not in found.stderr
 
 
+def test_a_password_in_the_wrong_place_is_not_repeated():
+    found = run("plan", "postgresql://ann:S3CR'ET@127.0.0.1:9/x?sslpassword=S3CRET")
+    assert found.returncode == 1 and "postgresql://ann:***@" in found.stderr
+    assert "S3CR" not in found.stdout + found.stderr
+
+
 def test_a_file_that_is_no_model_is_called_that(tmp_path):
     (tmp_path / "cut.keras").write_bytes(b"PK but no more")
     found = run("shrink", str(tmp_path / "cut.keras"), "--out", str(tmp_path / "small.keras"), "--quantize", "int8")

@@ -191,3 +191,17 @@ def test_mistakes_in_calls_are_told_in_a_sentence(tmp_path: Path) -> None:
         read_numpy(tmp_path / "a.npz", label=["y"])  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match=r"max_errors must be a count or a fraction below 1, not 'few'"):
         read_numpy(tmp_path / "a.npz", on_error="skip", max_errors="few")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_has_no_rows_may_lie_beside_the_arrays(tmp_path: Path, packed: bool) -> None:
+    path, cache = tmp_path / "t.npz", tmp_path / "cache"
+    odd = {"mean": np.float64(0.5), "names": np.array(["a", "b"], object)}
+    (np.savez_compressed if packed else np.savez)(path, x=np.arange(6).reshape(3, 2), y=np.arange(3), **odd)
+    found = list(read_numpy(path, features="x", label="y", cache=cache))
+    assert [(x.tolist(), int(y)) for x, y in found] == [([0, 1], 0), ([2, 3], 1), ([4, 5], 2)]
+    assert not packed or len(list(cache.iterdir())) == 2
+    with pytest.raises(BadData, match=r"t\.npz, member mean\.npy: holds a single value.*features= and label="):
+        read_numpy(path, cache=cache)
+    with pytest.raises(BadData, match=r"t\.npz, member names\.npy: holds Python objects"):
+        read_numpy(path, features="x", label="names", cache=cache)

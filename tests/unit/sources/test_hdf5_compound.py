@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
-from penstock.core.errors import InvalidInput, NotFound
+from penstock.core.errors import BadData, InvalidInput, NotFound
 from penstock.read.hdf5 import read_hdf5
 
 KIND = np.dtype(
@@ -58,3 +58,67 @@ def test_what_has_no_array_form_is_named(file: Path) -> None:
         read_hdf5(file, "g/t.q")
     with pytest.raises(NotFound, match="no dataset 'small.q'"):
         read_hdf5(file, "small.q")
+
+
+TEXT = h5py.string_dtype()
+OPEN = np.dtype(
+    [
+        ("a", "i1"),
+        ("name", TEXT),
+        ("x", ">f8"),
+        ("v", h5py.vlen_dtype("<i4")),
+        ("n", [("t", TEXT), ("k", "<u2")]),
+        ("w", TEXT),
+    ]
+)
+
+
+def open_file(path: Path, shape: tuple[int, ...] = (40,), **how: Any) -> Path:
+    with h5py.File(path, "w") as out:
+        table = out.create_dataset("t", shape, OPEN, **how)
+        for place in np.ndindex(*shape):
+            i = place[0]
+            if len(shape) > 1 or i < 30 or "chunks" not in how:  # the last chunks are never written
+                table[place] = (i, f"n\u00e4me {i}" * (i % 4), i / 3, np.arange(i % 5), (f"inner {place}", i), f"w{i}")
+    return path
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"chunks": (7,)}, {"chunks": (10,), "compression": "gzip", "shuffle": True}, {"shape": (6, 2)}],
+    ids=["contiguous", "chunked", "gzip", "two axes"],
+)
+def test_text_and_lists_inside_of_compound_values(tmp_path: Path, how: dict[str, Any]) -> None:
+    path = open_file(tmp_path / "a.h5", **how)
+    with h5py.File(path) as file:
+        wanted = file["t"][:]
+    names = ["t.name", "t.n.t", "t.w", "t.a", "t.x", "t.n.k"]
+    found = list(read_hdf5(path, columns=names))
+    assert len(found) == len(wanted)
+    for row, there in zip(found, wanted, strict=True):
+        texts = {"t.name": there["name"], "t.n.t": there["n"]["t"], "t.w": there["w"]}
+        for name, value in texts.items():
+            values = [value] if isinstance(value, bytes) else np.ravel(value).tolist()
+            assert np.ravel(row[name]).tolist() == [text.decode() for text in values], name
+        np.testing.assert_array_equal(row["t.a"], there["a"])
+        np.testing.assert_array_equal(row["t.x"], there["x"])
+        np.testing.assert_array_equal(row["t.n.k"], there["n"]["k"])
+    if "shape" not in how:
+        for row, there in zip(read_hdf5(path, "t.v"), wanted["v"], strict=True):
+            np.testing.assert_array_equal(row, there)
+
+
+def test_a_damaged_heap_under_a_compound_value_is_reported_and_left_out(tmp_path: Path) -> None:
+    path = open_file(tmp_path / "a.h5")
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"GCOL", b"GXXL"))
+    with pytest.raises(BadData, match="'t'.*no heap"):
+        list(read_hdf5(path, "t.w"))
+    assert list(read_hdf5(path, "t.w", on_error="skip")) == []
+
+
+def test_open_values_that_only_the_library_could_follow_are_refused(tmp_path: Path) -> None:
+    path = open_file(tmp_path / "a.h5", chunks=(10,), compression="lzf")
+    with pytest.raises(InvalidInput, match=r"'t\.w' has the type object"):
+        read_hdf5(path, "t.w")
+    assert int(next(iter(read_hdf5(path, "t.a")))) == 0

@@ -54,6 +54,13 @@ def bmp_565() -> bytes:
     return b"BM" + struct.pack("<IHHI", start + pixels.nbytes, 0, 0, start) + head + masks + pixels.tobytes()
 
 
+def bmp_32(masks: tuple[int, int, int]) -> bytes:
+    pixels = RNG.integers(0, 255, (4, 6, 4), np.uint8)
+    head = struct.pack("<IiiHHIIiiII", 40, 6, -4, 1, 32, 3, pixels.nbytes, 0, 0, 0, 0) + struct.pack("<III", *masks)
+    start = 14 + len(head)
+    return b"BM" + struct.pack("<IHHI", start + pixels.nbytes, 0, 0, start) + head + pixels.tobytes()
+
+
 def tiff_2_bit() -> bytes:
     rows = bytes(RNG.integers(0, 255, 12 * 4, np.uint8))
     tags = [(256, 3, 1, 16), (257, 3, 1, 12), (258, 3, 1, 2), (259, 3, 1, 1), (262, 3, 1, 1), (273, 4, 1, 8)]
@@ -62,7 +69,19 @@ def tiff_2_bit() -> bytes:
     return b"II*\0" + struct.pack("<I", 8 + len(rows)) + rows + folder
 
 
+def with_gamma(image: Image.Image) -> bytes:
+    from PIL.PngImagePlugin import PngInfo
+
+    info = PngInfo()
+    info.add(b"gAMA", struct.pack(">I", 45455))
+    return saved(image, "PNG", pnginfo=info)
+
+
 ODD = {
+    "tiff of a palette": saved(PALETTE, "TIFF"),
+    "png with gamma": with_gamma(RGB),
+    "png of a palette with gamma": with_gamma(PALETTE),
+    "png with gamma and alpha": with_gamma(RGBA),
     "tiff with alpha": saved(RGBA, "TIFF"),
     "tiff with alpha, lzw": saved(RGBA, "TIFF", compression="tiff_lzw"),
     "tiff of inks": saved(RGBA.convert("CMYK"), "TIFF"),
@@ -75,6 +94,10 @@ ODD = {
     "apng whose own image is apart": frames("PNG", default_image=True),
     "webp, animated": frames("WEBP", lossless=True),
     "bmp 565": bmp_565(),
+    "bmp of 32 bits, usual masks": bmp_32((0xFF0000, 0xFF00, 0xFF)),
+    "bmp with alpha": saved(RGBA, "BMP"),
+    "bmp of a palette": saved(PALETTE, "BMP"),
+    "bmp of 32 bits, shifted masks": bmp_32((0xFF000000, 0xFF0000, 0xFF00)),
     "jpeg, bytes before a marker": jpeg_with(b"abc", b"\xff\xdb"),
     "jpeg, icc out of place": jpeg_with(b"\xff\xe2\x00\x20ICC_PROFILE\0\x02\x01" + b"x" * 16, b"\xff\xda"),
     "jpeg, odd subsampling of inks": odd_cmyk(),
@@ -122,6 +145,31 @@ def test_a_turned_tiff_of_pillows_is_turned_once() -> None:
     with Image.open(io.BytesIO(data)) as image:
         wanted = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
     np.testing.assert_array_equal(decode_image(data, ImageOptions()), wanted)
+
+
+def test_a_bmp_of_masks_that_pillow_does_not_know_is_refused() -> None:
+    with pytest.raises(BadData, match=r"OpenCV does not read this kind of BMP \(Pillow"):
+        decode_image(bmp_32((0x3FF00000, 0xFFC00, 0x3FF)), ImageOptions())
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("image", [RGB, PALETTE, RGB.convert("L")], ids=["rgb", "palette", "gray"])
+def test_a_turned_tiff_of_opencvs_is_turned_once(image: Image.Image, mode: Any) -> None:
+    data = saved(image, "TIFF", tiffinfo={274: 6})
+    with Image.open(io.BytesIO(data)) as there:
+        wanted = np.asarray(ImageOps.exif_transpose(there).convert(MODES[mode]))
+    found = decode_image(data, ImageOptions(mode=mode))
+    assert np.abs(found.astype(int) - wanted.reshape(found.shape)).max() <= 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_signed_and_fractional_pixels_have_no_8_bits(mode: Any) -> None:
+    """OpenCV shows them anyhow, in some modes, as numbers of its own making."""
+    signed = saved(Image.fromarray(np.arange(-96, 96, dtype=np.int32).reshape(12, 16)), "TIFF")
+    floats = saved(Image.fromarray(RNG.random((12, 16), np.float32)), "TIFF")
+    for data in (signed, floats):
+        with pytest.raises(BadData, match="no meaning in 8 bits"):
+            decode_image(data, ImageOptions(mode=mode))
 
 
 @pytest.mark.parametrize("name", ["tiff with alpha", "gif, transparent", "tiff of 2 bits"])
