@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def hushed() -> Iterator[None]:
+def quiet_stderr() -> Iterator[None]:
     """Keep back what native code prints while it is loaded: TensorFlow greets on stderr whatever its log level is.
 
     If loading fails, it is shown.

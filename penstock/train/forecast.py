@@ -55,7 +55,7 @@ def fits_obviously(config: Config, recipe: DataRecipe) -> bool:
     return True
 
 
-def foresee(folder: Path, config: Config, found: Streams) -> int | None:
+def forecast_micro_batch(folder: Path, config: Config, found: Streams) -> int | None:
     """The micro-batch to begin with; None for the whole batch, also if nothing could be foretold."""
     limit, room = current_limit().nbytes, room_for_model()
     if room <= 0:

@@ -137,7 +137,7 @@ class RunState:
         return f"{loading} to try a few small steps: will a batch fit?"
 
     def _run_forecast(self, record: Record) -> str | None:
-        text = _foretold(record)
+        text = _forecast_line(record)
         self.decisions.append(text)
         if self.stage == "forecasting":
             self.seconds["forecasting"] = self.now_s - self.marks.get("asked", self.now_s)
@@ -217,7 +217,7 @@ class RunState:
         return None
 
 
-def _foretold(record: Record) -> str:
+def _forecast_line(record: Record) -> str:
     """The forecast in a sentence."""
     if record.get("fits") is None:
         return str(record.get("text", ""))[:300]

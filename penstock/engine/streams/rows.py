@@ -20,7 +20,7 @@ from penstock.core.source import RowSource
 from penstock.engine.buffers.batch import rows_of
 from penstock.engine.buffers.leased_rows import BatchList, Held, Hold
 from penstock.engine.prepare.finish import Finish
-from penstock.engine.streams.rank_stretches import LegRows
+from penstock.engine.streams.rank_stretches import RankRows
 from penstock.engine.streams.stream import Context, Lookahead, Piece, State, Stream
 from penstock.engine.streams.transform import Fused
 from penstock.memory.budget import Lease
@@ -158,7 +158,7 @@ class RowBatches(Stream):
         self,
         context: Context,
         source: RowSource,
-        order: RowOrder | LegRows,
+        order: RowOrder | RankRows,
         *,
         size: int,
         drop_last: bool,
