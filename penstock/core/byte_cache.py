@@ -1,10 +1,10 @@
-"""Who keeps the bytes that are read from remote stores, for the reads made here and now.
+"""The cache that reads of remote files go through in the current context.
 
-Covers: the one variable by which a cache of bytes stands between a source and its store.
-Does not cover: keeping (engine/cache/pages.py), asking the store (sources/storage/remote.py).
+Covers: the context variable that puts a cache between a source and its store.
+Does not cover: storing bytes (engine/cache/pages.py), reading from the store (sources/storage/remote.py).
 
-It is a context variable: two datasets of one process may have different caches, and their reads run side by side. A
-thread that is started to read for another has to be given the context of that other.
+A context variable, because two datasets of one process may have different caches and be read at the same time. A
+thread that reads on behalf of another needs that thread's context.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Fetch = Callable[[str, int, int], bytes]
 
 
 class ByteCache(Protocol):
-    """Remote bytes by way of local ones."""
+    """Keeps bytes of remote files on this machine."""
 
     def info(self, url: str, ask: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
         """What the store says about a file."""
@@ -28,10 +28,10 @@ class ByteCache(Protocol):
         """All bytes of a small file; more than the limit is not the whole file, so that it is not kept."""
 
     def kept_whole(self, url: str) -> bytes | None:
-        """All bytes of a small file that need not be asked for."""
+        """All bytes of a small file, if they are in the cache."""
 
     def has_range(self, url: str, tag: str, span: tuple[int, int]) -> bool:
-        """Whether these bytes need not be asked for."""
+        """Whether these bytes are in the cache."""
 
     def range(self, url: str, tag: str, span: tuple[int, int], fetch: Fetch) -> bytes:
         """Bytes `offset` to `offset + length` of the file with this tag; fewer where it ends before."""
@@ -42,7 +42,7 @@ current_cache: ContextVar[ByteCache | None] = ContextVar("penstock_byte_cache", 
 
 @contextmanager
 def cached_by(cache: ByteCache | None) -> Iterator[None]:
-    """Remote reads of this block go by way of `cache`."""
+    """Remote reads inside the block go through `cache`."""
     token = current_cache.set(cache)
     try:
         yield

@@ -1,4 +1,4 @@
-"""A source seen through another one: what a wrapper does not change goes through as it is.
+"""A source that wraps another one: what it does not change is forwarded.
 
 Covers: forwarding the whole protocol of `core/source.py`, optional parts (`remote`, `classes`, `one_block`) included.
 Does not cover: what a wrapper changes: those override one or two methods.
@@ -90,7 +90,7 @@ class WrappedUnits(Wrapped[UnitSource]):
         return self.source.unit_nbytes(unit)
 
     def decoded_nbytes(self) -> int:
-        """Bytes of all rows, as far as the source tells."""
+        """Bytes of all rows, as far as the source knows."""
         return decoded_nbytes(self.source)
 
     def one_block(self, unit: int) -> bool:

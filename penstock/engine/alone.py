@@ -1,4 +1,4 @@
-"""A position of a process alone, seen as that of the only rank of one.
+"""The position of a single process, as that of rank 0 of 1.
 
 Covers: rewriting the state of a chain that was not divided, so that its rest can be dealt to several ranks.
 Does not cover: dealing it out (order/elastic.py).

@@ -1,10 +1,10 @@
-"""What a process holds outside of all leases, told apart by how it came to be.
+"""What a process holds outside of all leases, by kind.
 
 Covers: data of libraries, stacks of threads, Python's small objects, blocks of malloc in use, and what malloc keeps.
 Does not cover: leases and named holders (account.py), other processes of the tree.
 
 One pass over /proc/self/smaps (1 to 20 ms, by the number of mappings) and glibc's own books (`mallinfo2`). Kinds are
-found by what the kernel and glibc can tell: a mapping of a file is a library's, one behind a guard page is a stack, one
+found from what the kernel and glibc report: a mapping of a file is a library's, one behind a guard page is a stack, one
 of Python's arena size is Python's. What is left of the private mappings belongs to other allocators: Arrow's pool and
 those of frameworks, which keep no books that can be read from here.
 """
@@ -43,7 +43,7 @@ class _Mallinfo2(ctypes.Structure):
 
 
 def unleased(leased: int) -> dict[str, int]:
-    """Bytes of this process by kind, `leased` ones of malloc's taken out. Empty where the system does not tell."""
+    """Bytes of this process by kind, `leased` ones of malloc's taken out. Empty where the system does not report it."""
     if sys.platform != "linux":
         return {}
     try:

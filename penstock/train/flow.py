@@ -50,7 +50,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Streams:
-    """The batches of a run. `plan` tells how they are made, with bytes."""
+    """The batches of a run. `plan` describes how they are made, with bytes."""
 
     train: Counted
     val: Dataset | None

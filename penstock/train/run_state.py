@@ -1,4 +1,4 @@
-"""What a run looks like at this moment, told by its events.
+"""The state of a run, from its events.
 
 Covers: taking in one event after the other, and the sentences and numbers that a display needs.
 Does not cover: drawing (show.py), reading the file of events (supervisor.py).
@@ -79,7 +79,7 @@ class RunState:
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds to the end of training at the present speed; None while that cannot be told."""
+        """Seconds to the end of training at the present speed; None while that is not known."""
         if self.steps is None or not self.steps_per_s or self.stage != "training":
             return None
         left = self.steps * (self.epochs - self.epoch) - self.step

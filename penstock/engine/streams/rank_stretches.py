@@ -23,7 +23,7 @@ def whole(rank: int, world: int) -> State:
 
 
 class RankStretches(Stream):
-    """Streams over stripes, in turn. `build(stripe, thin, state)` makes one; `thin_for(world)` tells how to divide."""
+    """Streams over stripes, in turn. `build(stripe, thin, state)` makes one; `thin_for(world)` says how to divide."""
 
     def __init__(
         self,

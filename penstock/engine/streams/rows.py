@@ -194,7 +194,7 @@ class RowBatches(Stream):
         return self._at >= self._count
 
     def _fill(self, early: bool = False) -> None:
-        """Start batches; `early` if nobody waits for them yet, as at the end of the epoch before."""
+        """Start batches; `early` if they are not yet waited for, as at the end of the epoch before."""
         while self._jobs.room and self._at < self._count:
             end = min(self._at + self._size, self._count)
             # A ragged end takes a full buffer: the next epoch's batches will want one of that size.

@@ -237,7 +237,7 @@ def _finite(values: Any) -> Any:
 
 
 def told(error: Exception, folder: Path) -> str:
-    """An error that nobody foresaw, in words; a full disk, which is nobody's bug, with what to do about it."""
+    """An unexpected error in words; for a full disk, which is no bug, what to do about it."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = error.filename or folder
         return f"no space is left for {where}. Make room, then go on with: penstock train --resume --out {folder}"

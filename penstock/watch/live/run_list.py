@@ -1,9 +1,9 @@
 """The runs that a live page shows: found, taken in piece by piece, forgotten when there are too many.
 
-Covers: the list of runs with their state, and an up-to-date digest of each run that someone looks at.
+Covers: the list of runs with their state, and an up-to-date digest of each run on view.
 Does not cover: serving (server.py).
 
-Nothing is read while nobody asks. A long run is taken in a few megabytes at a time, so that the first charts come at
+Nothing is read unless a page asks. A long run is taken in a few megabytes at a time, so that the first charts come at
 once and fills up.
 """
 
@@ -33,7 +33,7 @@ PEEK_NBYTES = 32 * 1024
 
 @dataclass(slots=True)
 class _Open:
-    """A run that someone looks at."""
+    """A run on view."""
 
     tail: Tail
     digest: Digest
