@@ -58,7 +58,7 @@ def shrink(
     second file beside `out`. `weights` belong to a model given as "module.py:build". A model given as a file is let go
     once it has taught its student.
 
-    Example: ps.shrink("model.keras", out="small.keras", data=train, held_out=test, width=0.5, distill=True, epochs=3)
+    >>> small = shrink("model.keras", out="small.keras", data=train, held_out=test, width=0.5)  # doctest: +SKIP
     """
     target = SizeTarget(
         None if to is None else parse_size(to), None if peak is None else parse_size(peak), time_limit_s
