@@ -102,6 +102,7 @@ class Paper:
     data: dict[str, Any]
     errors: dict[str, str]
     quick: bool
+    plot: bool = True
 
     def write(self) -> None:
         """Write the JSON and the page; the picture is drawn by `bars` or `lines`. A quick run leaves results alone."""
@@ -126,7 +127,8 @@ class Paper:
             f"load before the start {where['load_before']}.\n\n"
             + table(self.columns, self.rows)
             + self._targets()
-            + f"\n![plot]({self.name}.png)\n{failed}\nPython {where['python']}, {versions}.\n"
+            + (f"\n![plot]({self.name}.png)\n" if self.plot else "")
+            + f"{failed}\nPython {where['python']}, {versions}.\n"
         )
 
     def _targets(self) -> str:

@@ -36,7 +36,7 @@ from penstock.plan.elastic import why_not_elastic
 from penstock.plan.length import length
 from penstock.plan.prepare import Augment, Normalise
 from penstock.plan.ranks import divided, without_shards
-from penstock.plan.rewrite import batched, for_a_look, rewrite
+from penstock.plan.rewrite import batched, for_preview, rewrite
 from penstock.plan.show import show
 from penstock.plan.steps import Batch, Node, Read, Shard
 
@@ -189,7 +189,7 @@ class Dataset(Chain):
 
     def peek(self) -> Any:
         """One element, without using up an epoch."""
-        look = Dataset(for_a_look(divided(self.node, 0, 1)))  # of the whole: a rank may have no rows
+        look = Dataset(for_preview(divided(self.node, 0, 1)))  # of the whole: a rank may have no rows
         look._looked_at = True  # how that would mix is nobody's concern
         with iter(look) as once:
             for element in once:

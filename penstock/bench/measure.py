@@ -81,7 +81,7 @@ class _Counter:
         return Flow(self.rows, self.wall_s, self.waited_s, self.cpu_s)
 
 
-def steady(dataset: Dataset, seconds: float, step_s: float = 0.0) -> Flow:
+def steady_flow(dataset: Dataset, seconds: float, step_s: float = 0.0) -> Flow:
     """Pass after pass without a pause, as training goes on; files are in memory after the first."""
     counter = _Counter(step_s, seconds)
     with closing(iter(dataset.repeat())) as batches:

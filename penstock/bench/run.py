@@ -20,7 +20,7 @@ from penstock.bench import limits
 from penstock.bench.chain import BenchPlan
 from penstock.bench.database import at_hand, stream_rate
 from penstock.bench.facts import Facts, Flow, Limits, MeasuredSample, SampleTrial
-from penstock.bench.measure import fill, from_storage, nbytes_of_batch, rows_of_batch, steady, synthetic
+from penstock.bench.measure import fill, from_storage, nbytes_of_batch, rows_of_batch, steady_flow, synthetic
 from penstock.bench.sample import SAMPLE_NBYTES, SAMPLE_OF, BenchSubject, SampledUnits, subject_of
 from penstock.bench.trials import TRIAL_NBYTES, ground_of, run_trials
 from penstock.core.errors import NotFound
@@ -163,9 +163,9 @@ def _flows(subject: BenchSubject, there: Dataset, plan: BenchPlan, machine: Limi
     found: dict[str, Flow | None] = {"cold": None, "free_cold": None}
     if subject.database:
         say("the pipeline alone, rows from the database")
-        found["free_cold"] = steady(chain, plan.share(1.5))
+        found["free_cold"] = steady_flow(chain, plan.share(1.5))
         say("the pipeline and a consumer, rows from the database")
-        found["cold"] = steady(chain, plan.share(2.0), plan.step_s)
+        found["cold"] = steady_flow(chain, plan.share(2.0), plan.step_s)
     elif machine.read_cold is not None and _batches(subject, plan) >= _FEW_BATCHES:
         say("the pipeline alone, files on storage")
         found["free_cold"] = from_storage(chain, plan.share(1.5), lambda: limits.forget(subject.files))
@@ -173,9 +173,9 @@ def _flows(subject: BenchSubject, there: Dataset, plan: BenchPlan, machine: Limi
         say("the pipeline and a consumer, files on storage")
         found["cold"] = from_storage(chain, plan.share(2.0), lambda: limits.forget(subject.files), plan.step_s)
     say("the pipeline alone, bytes at hand")
-    found["free"] = steady(near, plan.share(2.0))
+    found["free"] = steady_flow(near, plan.share(2.0))
     say("the pipeline and a consumer, bytes at hand")
-    found["cached"] = steady(near, plan.share(2.0), plan.step_s)
+    found["cached"] = steady_flow(near, plan.share(2.0), plan.step_s)
     return found
 
 
@@ -223,6 +223,6 @@ def _function_rate(plan: BenchPlan, subject: BenchSubject) -> float:
     kept = subject.dataset.cache()
     plain, mapped = plan.chain(kept, function=False), plan.chain(kept)
     fill(plain)
-    without, together = steady(plain, plan.share(0.7)), steady(mapped, plan.share(1.0))
+    without, together = steady_flow(plain, plan.share(0.7)), steady_flow(mapped, plan.share(1.0))
     extra_s = 1 / max(together.rate, 1e-9) - 1 / max(without.rate, 1e-9)
     return 1 / max(extra_s, 1e-9)

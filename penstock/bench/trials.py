@@ -19,7 +19,7 @@ from typing import Any
 from penstock.bench.chain import BenchPlan
 from penstock.bench.facts import Flow, SampleTrial
 from penstock.bench.limits import forget
-from penstock.bench.measure import fill, from_storage, steady
+from penstock.bench.measure import fill, from_storage, steady_flow
 from penstock.bench.sample import BenchSubject
 from penstock.core.errors import PenstockError
 from penstock.core.sizes import size as written_size
@@ -48,7 +48,7 @@ class Ground:
 
     def now(self) -> float:
         """Rows a second of the unchanged sample at this moment."""
-        return steady(self.plan.chain(self.subject.dataset), self.plan.share(0.5)).rate
+        return steady_flow(self.plan.chain(self.subject.dataset), self.plan.share(0.5)).rate
 
     def trial(self, name: str, flow: Flow, cold: Flow | None = None, **more: Any) -> SampleTrial:
         base = None if self.before_cold is None else self.before_cold.rate
@@ -111,7 +111,7 @@ def _cached(ground: Ground, folder: str | None) -> SampleTrial:
     """Prepared samples kept before shuffle and function, which stay as they are."""
     dataset = ground.subject.dataset.cache() if folder is None else ground.subject.dataset.cache(folder)
     fill(ground.plan.chain(dataset, function=False))
-    flow = steady(ground.plan.chain(dataset), ground.plan.share(1.0))
+    flow = steady_flow(ground.plan.chain(dataset), ground.plan.share(1.0))
     needs = ground.total(ground.row_nbytes)
     if folder is not None:
         return ground.trial("cache in a folder", flow, needs_nbytes=needs)
@@ -141,7 +141,7 @@ def _packed_table(ground: Ground, folder: str) -> SampleTrial:
 def _of_packed(ground: Ground, name: str, packed: Dataset, written: tuple[tuple[str, ...], float]) -> SampleTrial:
     files, row_nbytes = written
     chain = ground.plan.chain(packed)
-    flow = steady(chain, ground.plan.share(1.0))
+    flow = steady_flow(chain, ground.plan.share(1.0))
     cold = from_storage(chain, ground.plan.share(0.7), lambda: forget(files))
     now = 0 if ground.subject.rows is None or ground.subject.nbytes is None else ground.subject.nbytes
     note = f"Now it takes {written_size(now)}." if now else ""
@@ -151,7 +151,7 @@ def _of_packed(ground: Ground, name: str, packed: Dataset, written: tuple[tuple[
 def _scaled(ground: Ground) -> SampleTrial:
     """JPEGs decoded at 1/2, 1/4 or 1/8: nothing is written, the pixels differ a little."""
     scaled = read_images(list(ground.subject.files), size=ground.plan.size, scaled=True)
-    flow = steady(ground.plan.chain(scaled), ground.plan.share(1.0))
+    flow = steady_flow(ground.plan.chain(scaled), ground.plan.share(1.0))
     return ground.trial("decode at a smaller scale", flow, note="read_images(scaled=True): slightly different pixels.")
 
 

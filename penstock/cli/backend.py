@@ -1,4 +1,4 @@
-"""Which framework a command uses when nobody says so.
+"""The framework that a command uses by default.
 
 Covers: the environment's choice, then what is installed; nothing is imported for it.
 Does not cover: loading a framework.

@@ -34,7 +34,7 @@ VAL = 0.05
 
 @cache
 def console() -> Console:
-    """Where the story is told."""
+    """The console that the demonstration writes to."""
     from rich.console import Console
 
     return Console()

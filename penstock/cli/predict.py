@@ -14,7 +14,7 @@ import typer
 
 from penstock.cli.backend import default_backend
 from penstock.cli.paths import check_there
-from penstock.cli.quiet_stderr import hushed
+from penstock.cli.quiet_stderr import quiet_stderr
 from penstock.core.errors import InvalidInput, MissingExtra, NotFound
 from penstock.memory.limits import limit
 from penstock.train.config import BACKENDS, read_config
@@ -78,7 +78,7 @@ def predict(
 def _written(file: Path, data: str, out: Path, query: str | None, batch: int) -> int:
     """Predict behind a progress bar; returns the rows."""
     try:
-        with hushed():
+        with quiet_stderr():
             from penstock.train.keras.predict import predict as write  # the framework comes in here
     except ModuleNotFoundError as error:
         raise MissingExtra(what="penstock predict", extra=os.environ["KERAS_BACKEND"]) from error

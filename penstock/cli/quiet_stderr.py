@@ -1,4 +1,4 @@
-"""Keeping back what frameworks print while they are loaded.
+"""Holds back what frameworks print while they are loaded.
 
 Covers: stderr of native code, which Python's own streams do not see.
 Does not cover: what is printed later, while a model runs.
@@ -14,10 +14,10 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def hushed() -> Iterator[None]:
-    """Keep back what native code prints while it is loaded: TensorFlow greets on stderr whatever its log level is.
+def quiet_stderr() -> Iterator[None]:
+    """Hold back what native code prints while it is loaded; it is shown if loading fails.
 
-    If loading fails, it is shown.
+    TensorFlow writes to stderr whatever its log level.
     """
     sys.stderr.flush()
     shown = os.dup(2)

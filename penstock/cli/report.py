@@ -42,13 +42,13 @@ def report(
     from penstock.watch.summary import summarise
 
     with Console(stderr=True).status("Reading the run's events"):  # half a minute for a run of a million steps
-        picture = report_data(folder)
+        chart_data = report_data(folder)
     if as_json:
-        typer.echo(json.dumps(picture, allow_nan=False))
+        typer.echo(json.dumps(chart_data, allow_nan=False))
     else:
         console = Console()
-        console.print(summarise(picture))
-        path = write_report(picture, out or folder / "report.html")
+        console.print(summarise(chart_data))
+        path = write_report(chart_data, out or folder / "report.html")
         console.print(f"\nReport: {path}", highlight=False, soft_wrap=True, markup=False)
         if open_page:
             webbrowser.open(path.resolve().as_uri())

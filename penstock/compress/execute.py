@@ -22,7 +22,7 @@ from penstock.compress.quantize import quantized
 from penstock.compress.recipe import Recipe, SizeTarget
 from penstock.compress.result.frontier import best, plot
 from penstock.compress.result.report import Shrunk
-from penstock.compress.search import Workshop, search
+from penstock.compress.search import SearchSteps, search
 from penstock.compress.teacher.distill import Teacher, taught, teaching
 from penstock.compress.thin.masks import Schedule
 from penstock.compress.thin.prune import Pruner, prune
@@ -38,7 +38,7 @@ MODES: dict[str, tuple[str | None, ...]] = {
 """What a search may store weights as, most precise first."""
 
 
-class Work:
+class Shrinking:
     """One model, its data and a scratch folder. `owned`: the model was opened here and may be let go."""
 
     def __init__(self, model: Any, out: Path, data: Batches | None, folder: Path) -> None:
@@ -152,8 +152,8 @@ class Work:
             self.notes = list(common)
             return measure(path, self.held_out, model=trained, timeout_s=TIMEOUT_S)
 
-        shop = Workshop(self.build, _parameters, sketch, finish, weights_only=self.out.suffix == ".pt2")
-        trials = search(shop, start, target, MODES[self.out.suffix])
+        steps = SearchSteps(self.build, _parameters, sketch, finish, weights_only=self.out.suffix == ".pt2")
+        trials = search(steps, start, target, MODES[self.out.suffix])
         winner = best(trials)
         if winner is None or winner.facts is None:
             raise AssertionError("search returns only with a winner")

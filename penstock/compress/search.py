@@ -29,7 +29,7 @@ PATIENCE = 2
 
 
 @dataclass(frozen=True)
-class Workshop:
+class SearchSteps:
     """What a search needs to have done: each function is given by execute.py, so that deciding stays free of
     frameworks.
 
@@ -53,7 +53,7 @@ class TargetMissed(PenstockError):
         super().__init__(_missed(trials, target, self.closest))
 
 
-def search(shop: Workshop, start: Recipe, target: SizeTarget, modes: Sequence[str | None]) -> list[Trial]:
+def search(steps: SearchSteps, start: Recipe, target: SizeTarget, modes: Sequence[str | None]) -> list[Trial]:
     """Trials in the order in which they were made. Raises TargetMissed when none meets the target in time."""
     end = time.monotonic() + target.time_limit_s
     trials: list[Trial] = []
@@ -63,7 +63,7 @@ def search(shop: Workshop, start: Recipe, target: SizeTarget, modes: Sequence[st
             break
         recipe = replace(start, width=factor * start.width)
         before = best(trials)
-        made = _at_width(shop, recipe, target, modes, end, trials)
+        made = _at_width(steps, recipe, target, modes, end, trials)
         if before is not None and made:
             worse = worse + 1 if best(trials) is before else 0
     if best(trials) is None:
@@ -72,14 +72,14 @@ def search(shop: Workshop, start: Recipe, target: SizeTarget, modes: Sequence[st
 
 
 def _at_width(
-    shop: Workshop, recipe: Recipe, target: SizeTarget, modes: Sequence[str | None], end: float, trials: list[Trial]
+    steps: SearchSteps, recipe: Recipe, target: SizeTarget, modes: Sequence[str | None], end: float, trials: list[Trial]
 ) -> bool:
     try:
-        model = shop.build(recipe)
+        model = steps.build(recipe)
     except InvalidInput as error:  # a program without layers, say, which can still be quantized at full width
         trials.append(Trial(recipe, None, False, str(error)))
         return False
-    count, floor = shop.parameters(model), 0.0
+    count, floor = steps.parameters(model), 0.0
     for mode in modes:
         choice = replace(recipe, quantize=mode, quantize_aware=recipe.quantize_aware and mode is not None)
         hopeless = _hopeless(target, count * WEIGHT_NBYTES[mode], floor)
@@ -90,15 +90,15 @@ def _at_width(
             return False
         begun = time.monotonic()
         try:
-            sketch = shop.sketch(model, choice, end - begun)
+            sketch = steps.sketch(model, choice, end - begun)
             if not meets(sketch, target):
                 trials.append(Trial(choice, replace(sketch, score=None), False, "too large"))
-                if shop.weights_only and mode is None and sketch.inference_nbytes is not None:
+                if steps.weights_only and mode is None and sketch.inference_nbytes is not None:
                     floor = sketch.inference_nbytes - count * WEIGHT_NBYTES[None]
                 continue
             # Writing and measuring the trained model will take about as long as it did for the sketch.
             took = time.monotonic() - begun
-            facts = shop.finish(model, choice, max(1.0, end - time.monotonic() - took))
+            facts = steps.finish(model, choice, max(1.0, end - time.monotonic() - took))
         except (InvalidInput, ChildFailed) as error:  # this framework cannot, or not in the time that was left
             trials.append(Trial(choice, None, False, str(error)))
             continue

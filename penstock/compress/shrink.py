@@ -13,7 +13,7 @@ from typing import Any, Unpack
 
 from penstock.compress.child.spill import Spilled
 from penstock.compress.data import Batches, arrays, by_output, first, rows
-from penstock.compress.execute import MODES, Work
+from penstock.compress.execute import MODES, Shrinking
 from penstock.compress.files import SavedModel, open_model
 from penstock.compress.framework import framework_of
 from penstock.compress.recipe import Recipe, SizeTarget, Ways
@@ -58,7 +58,7 @@ def shrink(
     second file beside `out`. `weights` belong to a model given as "module.py:build". A model given as a file is let go
     once it has taught its student.
 
-    Example: ps.shrink("model.keras", out="small.keras", data=train, held_out=test, width=0.5, distill=True, epochs=3)
+    >>> small = shrink("model.keras", out="small.keras", data=train, held_out=test, width=0.5)  # doctest: +SKIP
     """
     target = SizeTarget(
         None if to is None else parse_size(to), None if peak is None else parse_size(peak), time_limit_s
@@ -72,17 +72,19 @@ def shrink(
     _check(model, asked)
     _try(model, data, held_out)
     with tempfile.TemporaryDirectory(prefix="penstock-shrink-") as folder:
-        work = Work(model, asked.out, data, Path(folder))
+        shrinking = Shrinking(model, asked.out, data, Path(folder))
         del model
-        work.owned, work.training_peak = owned, training_peak
+        shrinking.owned, shrinking.training_peak = owned, training_peak
         if held_out is not None:
-            work.held_out = Spilled.write(held_out, work.folder / "held_out", what="held_out")
-        before = work.measure_original()
-        return work.search(asked.recipe, target, before) if target else work.carry_out(asked.recipe, export, before)
+            shrinking.held_out = Spilled.write(held_out, shrinking.folder / "held_out", what="held_out")
+        before = shrinking.measure_original()
+        if target:
+            return shrinking.search(asked.recipe, target, before)
+        return shrinking.carry_out(asked.recipe, export, before)
 
 
 def _check(model: Any, asked: _Asked) -> None:
-    """Refuse what cannot work, before anything is trained."""
+    """Refuse what cannot shrinking, before anything is trained."""
     recipe, out = asked.recipe, asked.out
     if asked.export not in (None, "tflite", "onnx"):
         raise InvalidInput(f"export must be 'tflite' or 'onnx', not {asked.export!r}.")

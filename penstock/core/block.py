@@ -27,7 +27,7 @@ Origin = Callable[[int], str]
 
 
 class Block:
-    """Rows by column. `origin(i)` tells where row i came from, for error messages."""
+    """Rows by column. `origin(i)` says where row i came from, for error messages."""
 
     __slots__ = ("columns", "nrows", "origin", "tree")
 

@@ -1,25 +1,23 @@
-"""Who keeps the bytes that are read from remote stores, for the reads made here and now.
+"""Caches of remote bytes, and URLs that are read through one.
 
-Covers: the one variable by which a cache of bytes stands between a source and its store.
-Does not cover: keeping (engine/cache/pages.py), asking the store (sources/storage/remote.py).
+Covers: what a cache answers, `CachedUrl`, which carries its cache to every read of that file.
+Does not cover: storing bytes (engine/cache/pages.py), reading from the store (sources/storage/remote.py).
 
-It is a context variable: two datasets of one process may have different caches, and their reads run side by side. A
-thread that is started to read for another has to be given the context of that other.
+A cache belongs to a dataset: two of one process may have different ones and be read at the same time, by threads of
+their own. So it travels with the file's name, through every function and thread that the name is given to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, Self, runtime_checkable
 
 Fetch = Callable[[str, int, int], bytes]
 """Asks the store: (url, offset, length) -> bytes, fewer where the file ends before."""
 
 
 class ByteCache(Protocol):
-    """Remote bytes by way of local ones."""
+    """Keeps bytes of remote files on this machine."""
 
     def info(self, url: str, ask: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
         """What the store says about a file."""
@@ -28,23 +26,44 @@ class ByteCache(Protocol):
         """All bytes of a small file; more than the limit is not the whole file, so that it is not kept."""
 
     def kept_whole(self, url: str) -> bytes | None:
-        """All bytes of a small file that need not be asked for."""
+        """All bytes of a small file, if they are in the cache."""
 
     def has_range(self, url: str, tag: str, span: tuple[int, int]) -> bool:
-        """Whether these bytes need not be asked for."""
+        """Whether these bytes are in the cache."""
 
     def range(self, url: str, tag: str, span: tuple[int, int], fetch: Fetch) -> bytes:
         """Bytes `offset` to `offset + length` of the file with this tag; fewer where it ends before."""
 
 
-current_cache: ContextVar[ByteCache | None] = ContextVar("penstock_byte_cache", default=None)
+class CachedUrl(str):
+    """The URL of a file that is read through a cache. Pickled, it is a plain URL: a cache stays in its process."""
+
+    __slots__ = ("cache",)
+    cache: ByteCache
+
+    def __new__(cls, url: str, cache: ByteCache) -> Self:
+        made = super().__new__(cls, url)
+        made.cache = cache
+        return made
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)
 
 
-@contextmanager
-def cached_by(cache: ByteCache | None) -> Iterator[None]:
-    """Remote reads of this block go by way of `cache`."""
-    token = current_cache.set(cache)
-    try:
-        yield
-    finally:
-        current_cache.reset(token)
+def cache_of(url: str) -> ByteCache | None:
+    """The cache that a file is read through."""
+    return url.cache if isinstance(url, CachedUrl) else None
+
+
+def below(url: str, *names: str) -> str:
+    """A file below a folder, read through the folder's cache."""
+    path, cache = "/".join((url, *names)), cache_of(url)
+    return path if cache is None else CachedUrl(path, cache)
+
+
+@runtime_checkable
+class ReadsThrough(Protocol):
+    """A source of files that may lie in a remote store."""
+
+    def through(self, cache: ByteCache) -> Any:
+        """The same source with files of its own, the remote ones read through a cache."""

@@ -16,7 +16,7 @@ PenstockError
 ├── CheckpointError    a checkpoint that is torn, or was written by another model or version
 ├── PositionError      a position that belongs to another dataset, plan or version
 ├── MissingExtra       an optional package is needed (also ImportError)
-└── Stopped            the stream was closed while someone waited on it
+└── Stopped            the stream was closed while a consumer waited
 
 Messages say who, the numbers, and what to change. The values are attributes too.
 """
@@ -154,4 +154,4 @@ class MissingExtra(PenstockError, ImportError):
 
 
 class Stopped(PenstockError):
-    """The stream was closed while someone waited on it."""
+    """The stream was closed while a consumer waited."""

@@ -1,4 +1,4 @@
-"""What happened, told once: every decision and measurement is an event.
+"""Events: every decision and measurement, reported once.
 
 Covers: the event, a hub that hands events to listeners and keeps the last few, and a count of slower ways taken.
 Does not cover: writing them down (watch/), acting on them (engine/workers/tune.py, doctor/).
@@ -77,7 +77,7 @@ def fell_back(what: str, why: str) -> None:
     """Count one time that `what` went a slower way, because of `why`. Cheap: it may be called for every picture."""
     with _counting:
         count = _counts[what, why] = _counts.get((what, why), 0) + 1
-    if str(count).strip("0") == "1":  # 1, 10, 100: what is told grows with the logarithm of what happened
+    if str(count).strip("0") == "1":  # 1, 10, 100: reports grow with the logarithm of the count
         events.emit("fallback", what, why=why, count=count)
 
 

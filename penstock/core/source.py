@@ -1,10 +1,10 @@
 """What the engine asks of a dataset on storage.
 
-Covers: the two protocols every reader implements, the memory that they are given to read into, and the policy for
+Covers: the two protocols every reader implements, the memory they read into, and the policy for
 damaged data.
 Does not cover: any format (sources/), the order in which units are read (order/).
 
-There are two kinds. A `RowSource` can fetch any row for itself (images, arrays): it gets an exact
+There are two kinds. A `RowSource` can fetch any single row (images, arrays): it gets an exact
 global shuffle. A `UnitSource` reads stretches (a byte range of a CSV file, a row group): it gets a
 shuffle of units plus a window of mixed rows. Both are cheap, picklable descriptions: files are opened
 in `open` and `fetch`, never in a constructor. A source of files also has `remote`: whether some of them have to be
@@ -39,7 +39,7 @@ class BytesOnLease(Protocol):
 
 
 class Buffers(Protocol):
-    """The memory of one run, for those who read for it."""
+    """The memory of one run, for its readers."""
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """As np.empty, in memory that was used before where the array is large."""
@@ -161,7 +161,7 @@ class UnitSource(Protocol):
     def num_units(self) -> int: ...
 
     def num_rows(self) -> int | None:
-        """All rows, or None where only reading tells."""
+        """All rows, or None where that is known only after reading."""
 
     def unit_nbytes(self, unit: int) -> int:
         """Bytes that reading one block of this unit holds at its peak, read bytes and result together."""
@@ -175,7 +175,7 @@ class UnitSource(Protocol):
 
 @runtime_checkable
 class TellsLastBlock(Protocol):
-    """A `UnitSource` that knows of a unit that it is one block or none: nobody has to ask it for a second."""
+    """A `UnitSource` that knows that a unit is at most one block, so that no second one is asked for."""
 
     def one_block(self, unit: int) -> bool: ...
 
@@ -210,7 +210,7 @@ class TellsSize(Protocol):
 
 @runtime_checkable
 class RowSource(Protocol):
-    """Data in which every row can be fetched for itself."""
+    """Data whose rows can be fetched one by one, in any order."""
 
     @property
     def label(self) -> str: ...
@@ -223,7 +223,7 @@ class RowSource(Protocol):
     def num_rows(self) -> int: ...
 
     def fetch_nbytes(self, rows: int) -> int:
-        """Bytes that `fetch` of so many rows holds, as far as one can tell."""
+        """Bytes that `fetch` of so many rows holds, as far as is known."""
 
     def fetch(self, rows: np.ndarray) -> Any:
         """Input and output only: the stored bytes of the rows (int64 numbers, any order)."""
@@ -240,11 +240,11 @@ class RowSource(Protocol):
 Source = UnitSource | RowSource
 
 _UNKNOWN_BLOCKS = 64
-"""Blocks of a unit where nothing tells how many: better a needless copy of a few rows than batches of one class."""
+"""Blocks of a unit where their number is not known: better a needless copy of a few rows than batches of one class."""
 
 
 def decoded_nbytes(source: UnitSource) -> int:
-    """Bytes of all rows as blocks hold them, as far as the source tells."""
+    """Bytes of all rows as blocks hold them, as far as the source knows."""
     if isinstance(source, TellsSize):
         return max(1, source.decoded_nbytes())
     rows = source.num_rows()

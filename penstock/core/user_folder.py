@@ -1,4 +1,4 @@
-"""The folder in which penstock keeps what it makes for itself between runs.
+"""The folder that keeps penstock's own files between runs.
 
 Covers: choosing one that can be written and that is the user's own.
 Does not cover: what is kept there (sources/storage/index_folder.py, engine/rowstore).

@@ -1,4 +1,4 @@
-"""A source seen through another one: what a wrapper does not change goes through as it is.
+"""A source that wraps another one: what it does not change is forwarded.
 
 Covers: forwarding the whole protocol of `core/source.py`, optional parts (`remote`, `classes`, `one_block`) included.
 Does not cover: what a wrapper changes: those override one or two methods.
@@ -6,12 +6,14 @@ Does not cover: what a wrapper changes: those override one or two methods.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
 from penstock.core.block import Block
+from penstock.core.byte_cache import ByteCache, ReadsThrough
 from penstock.core.schema import Schema
 from penstock.core.source import (
     NEW_MEMORY,
@@ -50,6 +52,13 @@ class Wrapped(Generic[S]):
     def classes(self) -> tuple[str, ...] | None:
         """Names of the classes, where the source has them."""
         return getattr(self.source, "classes", None)
+
+    def through(self, cache: ByteCache) -> Self:
+        """The same wrapper over the source as it is read through a cache."""
+        other = copy.copy(self)
+        if isinstance(self.source, ReadsThrough):
+            other.source = self.source.through(cache)
+        return other
 
     def schema(self) -> Schema:
         return self.source.schema()
@@ -90,7 +99,7 @@ class WrappedUnits(Wrapped[UnitSource]):
         return self.source.unit_nbytes(unit)
 
     def decoded_nbytes(self) -> int:
-        """Bytes of all rows, as far as the source tells."""
+        """Bytes of all rows, as far as the source knows."""
         return decoded_nbytes(self.source)
 
     def one_block(self, unit: int) -> bool:

@@ -1,6 +1,6 @@
-"""No worker without its parent.
+"""Ends a worker whose parent is gone.
 
-Covers: asking the kernel to tell a worker when the process that started it is gone; one worker at a time in a folder.
+Covers: asking the kernel to signal a worker when the process that started it is gone; one worker at a time in a folder.
 Does not cover: what the worker does then (guard/stop.py saves and stops).
 """
 

@@ -1,4 +1,4 @@
-"""A position of a process alone, seen as that of the only rank of one.
+"""The position of a single process, as that of rank 0 of 1.
 
 Covers: rewriting the state of a chain that was not divided, so that its rest can be dealt to several ranks.
 Does not cover: dealing it out (order/elastic.py).
@@ -43,7 +43,7 @@ def as_only_rank(position: Position, node: Node) -> Position:
 def _divided(node: Node, state: State, taken: _Taken, batch: int) -> State:
     segment = segment_of(node, source_of)
     if segment is not None:
-        return _legs(state, taken)
+        return _one_stretch(state, taken)
     step = node.step
     if isinstance(step, Repeat):
         found = {"in": None, "round": 0} if state is None else state
@@ -52,7 +52,7 @@ def _divided(node: Node, state: State, taken: _Taken, batch: int) -> State:
         below = segment_of(node.input, source_of)
         rows = _Taken(taken.count * batch, taken.reach)
         if below is not None and decodes_into_batches(below):
-            inner = _legs(state, rows)
+            inner = _one_stretch(state, rows)
         else:
             level = {"in": None, "used": 0} if state is None else state
             inner = _divided(node.input, level["in"], rows.plus(level), batch)
@@ -78,6 +78,6 @@ def _mapped(node: Node, state: State, taken: _Taken, batch: int) -> State:
     return {"in": {"in": inner, "used": 0}, "count": found["count"]}
 
 
-def _legs(state: State, taken: _Taken) -> State:
+def _one_stretch(state: State, taken: _Taken) -> State:
     at = None if state is None and not taken.count else {"in": state, "used": taken.count, "to": taken.reach}
     return {**whole(0, 1), "at": at}

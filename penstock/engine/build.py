@@ -23,7 +23,7 @@ from penstock.engine.segment import TRANSFORMS, Segment, decodes_into_batches, r
 from penstock.engine.streams import combine, reshape
 from penstock.engine.streams.batch import Batches
 from penstock.engine.streams.interleave import Nested, open_with
-from penstock.engine.streams.rank_stretches import LegRows, Legs
+from penstock.engine.streams.rank_stretches import RankRows, RankStretches
 from penstock.engine.streams.rows import RowBatches, RowBlocks, rows_per_part
 from penstock.engine.streams.stream import Context, State, Stream
 from penstock.engine.streams.transform import Fused
@@ -126,8 +126,8 @@ class Builder:
         if shard is None:
             order = row_order(source, shuffle, Stripe(), epoch)
             return RowBatches(self._context, source, order, at=0 if state is None else state, **sized)
-        legs = LegRows(lambda stripe: row_order(source, shuffle, stripe, epoch), shard.index, shard.world, state)
-        return RowBatches(self._context, source, legs, at=0, **sized)
+        stretches = RankRows(lambda stripe: row_order(source, shuffle, stripe, epoch), shard.index, shard.world, state)
+        return RowBatches(self._context, source, stretches, at=0, **sized)
 
     def _transforms(self, node: Node, state: State, epoch: Epoch) -> Stream:
         found, below = descend(node, TRANSFORMS)
@@ -186,7 +186,7 @@ class Builder:
 
         if segment.shard is None:
             return build(Stripe(), False, state)
-        return Legs(build, _thins(segment), segment.shard.index, segment.shard.world, state)
+        return RankStretches(build, _thins(segment), segment.shard.index, segment.shard.world, state)
 
     def _with_store(self, segment: Segment) -> Segment:
         """The segment over a row store of its source, where its shuffle wants one."""

@@ -99,7 +99,7 @@ def _jobs() -> int:
 
 
 def _row_nbytes(node: Node) -> int:
-    """Bytes of a row as far as the source and known steps tell; functions may change it."""
+    """Bytes of a row as far as the source and known steps show; functions may change it."""
     known: list[Prepare] = []
     while node.inputs and not isinstance(node.step, steps.Cache):
         if isinstance(node.step, Prepare):

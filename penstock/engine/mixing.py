@@ -5,7 +5,7 @@ Does not cover: which source and shuffle a plan has, and telling people (quality
 
 Cut the dataset into 100 equal stretches and count the distinct ones among 256 consecutive rows. A uniform shuffle shows
 92.4; what an epoch shows divided by that is its *coverage*. It is measured on the real order of units and pieces and
-the real windows; nothing is read. Sizes are those that the source tells, so that for text they are estimates.
+the real windows; nothing is read. Sizes are those that the source gives, which for text are estimates.
 """
 
 from __future__ import annotations

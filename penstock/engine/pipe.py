@@ -1,4 +1,4 @@
-"""The pipe's width: one data budget for the whole process, and who watches it.
+"""The pipe's width: one data budget for the whole process, and its watchdog.
 
 Covers: the shared budget, the watchdog's ladder for running streams, the context of a new run.
 Does not cover: measuring and deciding (memory/), the streams (build.py).
@@ -82,7 +82,7 @@ class Pipe:
         return context, running
 
     def close(self, running: _Running) -> None:
-        """A run has ended; after the last one nobody watches."""
+        """End a run; the watchdog ends with the last one."""
         with self._lock:
             self._runs.discard(running)
             self._count -= 1
@@ -119,7 +119,7 @@ class Pipe:
         return [
             Rung("read_ahead", lambda: self._each("narrow"), lambda: self._each("widen"), frees_data=True),
             Rung("idle_buffers", lambda: self._each("drop_idle"), frees_data=True),
-            # Batches in reference cycles (an exception and its frames) keep their leases until someone collects them.
+            # Batches in reference cycles (an exception and its frames) keep their leases until they are collected.
             Rung("garbage", lambda: (gc.collect(), None)[1], frees_data=True),
             Rung("cache", drop_cached, keep_again, frees_data=True),
             Rung("workers", lambda: self._each("fewer"), lambda: self._each("more"), frees_data=True),

@@ -1,4 +1,4 @@
-"""The part of a chain that is tied to one source: how it is found, and in which order its rows are read.
+"""The part of a chain that belongs to one source: finding it, and the order of its rows.
 
 Covers: the segment that ends at a node, all segments of a plan, the order of a source of single rows.
 Does not cover: running it (build.py), how units are read (arrange.py).

@@ -23,6 +23,8 @@ def bound(dataset: Any, memory: Size | None = None) -> Any:
     container both kill. Here the budget is `memory`, or what the limit in force leaves beside this process, and calls
     start with one.
     Buffers with a fixed size (`shuffle(100_000)`, `prefetch(50)`) are not the autotuner's and stay as they are.
+
+    >>> dataset = bound(files.map(decode, num_parallel_calls=tf.data.AUTOTUNE), "500MB")  # doctest: +SKIP
     """
     try:
         import tensorflow as tf

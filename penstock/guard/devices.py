@@ -38,6 +38,8 @@ def setup_devices(device_memory: Size | None = None, *, frameworks: tuple[str, .
 
     Call it before the first tensor is made, best before importing the frameworks. Frameworks that are not imported yet
     are set up through their environment variables and are not imported for it.
+
+    >>> devices = setup_devices("4GB")  # doctest: +SKIP
     """
     unknown = set(frameworks) - set(_NAMES)
     if unknown:

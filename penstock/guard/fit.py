@@ -90,6 +90,8 @@ def fit(
     Across processes (torchrun, Ray Train) every rank trains on its part of `ds`, and a step is that of all their rows
     together. Where ranks have different numbers of batches, `uneven="pad"` trains on all rows and `"drop"` stops with
     the rank that has the fewest.
+
+    >>> history = fit(model, ds, epochs=10, checkpoint="runs/first", resume=True)  # doctest: +SKIP
     """
     given = dict(locals())
     options = FitOptions(**{field.name: given[field.name] for field in fields(FitOptions)})

@@ -68,6 +68,8 @@ def supervise(
 
     Its `fit` must be given the same `checkpoint` folder. `memory` limits the worker. Raises OutOfMemory when one sample
     at a time was still killed, or when it died `max_restarts` times.
+
+    >>> supervise(["python", "train.py"], checkpoint="runs/first", memory="4GB")  # doctest: +SKIP
     """
     folder = Path(checkpoint)
     if callable(command):

@@ -1,4 +1,4 @@
-"""Who holds the memory, as one report.
+"""What holds the memory, as one report.
 
 Covers: limit, measured use by process, every live budget and its holders, and holders that other rooms name.
 Does not cover: changing any of it (watchdog.py), history (watch/).
@@ -54,7 +54,7 @@ class MemoryReport:
 
     @property
     def other(self) -> int:
-        """What is measured and has no name: the interpreter, libraries, and whatever nobody accounts for."""
+        """Measured memory without a name: the interpreter, libraries, and whatever no room accounts for."""
         named = sum(budget.used for budget in self.budgets) + sum(self.named.values())
         return max(0, self.measured.nbytes - named)
 
@@ -94,7 +94,12 @@ class MemoryReport:
 
 
 def memory_report() -> MemoryReport:
-    """Report who holds how much memory now."""
+    """Report what holds how much memory now.
+
+    >>> report = memory_report()
+    >>> report.measured.nbytes > 0
+    True
+    """
     return sample(exact=True)
 
 

@@ -5,8 +5,8 @@ Does not cover: who runs next (engine/), the budget's size (watchdog.py), measur
 
 A lease may be returned by a garbage collection that interrupts this very thread inside the budget's own critical
 section. So a return never waits for the lock: it is noted in a deque, and the holder of the lock books the notes.
-Everyone looks at the deque once more after letting go of the lock, so no note is left lying and no waiter sleeps
-through it.
+Each holder looks at the deque once more after releasing the lock, so that no note is left and no waiter sleeps
+through one.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Lease:
             self._budget._book(self._who, -self._nbytes)
         elif self._collected:  # with its owner, as one knot of garbage: the owner's own __del__ came second
             self._collected = False
-            with suppress(ValueError, IndexError):  # told already
+            with suppress(ValueError, IndexError):  # reported already
                 self._budget._leaked.remove((self._who, self._nbytes))
         else:
             raise RuntimeError(f"{self._who}: the lease of {size(self._nbytes)} was returned twice")
@@ -204,7 +204,7 @@ class Budget:
         return ticket.lease
 
     def try_lease(self, nbytes: int, *, who: str) -> Lease | None:
-        """Lease without waiting; None if the bytes are not free or someone queues for them."""
+        """Lease without waiting; None if the bytes are not free or others queue for them."""
         lease = Lease(self, nbytes, who)
         with self._lock:
             if self._notes:
@@ -278,14 +278,14 @@ class Budget:
         self._tidy()
 
     def _book(self, who: str, change: int) -> None:
-        """Note a change; book it now unless someone, perhaps this thread, holds the lock and will."""
+        """Note a change; book it now unless a holder of the lock, perhaps this thread, will."""
         self._notes.append((who, change))
         while self._notes and not self._lock.locked():
             with self._lock:
                 self._settle()
 
     def _tidy(self) -> None:
-        """Book what was noted while the lock was held, and tell about leaks.
+        """Book what was noted while the lock was held, and report leaks.
 
         Leaks are reported here, not where they are found: that is inside a garbage collection, where a listener's own
         lock may be held.
@@ -296,7 +296,7 @@ class Budget:
         while self._leaked:
             try:
                 who, nbytes = self._leaked.popleft()
-            except IndexError:  # another thread tells it
+            except IndexError:  # another thread reports it
                 return
             events.emit("budget.leaked", who, budget=self.name, nbytes=nbytes)
 

@@ -61,7 +61,7 @@ def run_limited(
     timeout_s: float | None = None,
     how: Literal["any", "cgroup", "rlimit"] = "any",
 ) -> Outcome:
-    """Run a command with at most `nbytes` of memory and tell how it ended.
+    """Run a command with at most `nbytes` of memory and report how it ended.
 
     Raises subprocess.TimeoutExpired after `timeout_s`. Whatever interrupts the run, the command and
     its children are killed first.

@@ -61,6 +61,10 @@ class limit:
 
     The newest limit in force counts; leaving a block takes that block's limit away and no other. `reserve` is what the
     data must leave free for the model's growth.
+
+    >>> with limit("1GB", reserve="200MB"):
+    ...     current_reserve()
+    200000000
     """
 
     def __init__(self, nbytes: Size, *, reserve: Size | None = None) -> None:
@@ -100,7 +104,12 @@ _lock = threading.Lock()
 
 
 def current_limit(root: Path = ROOT) -> Limit:
-    """The limit that holds now: the user's or the system's, whichever is smaller."""
+    """The limit that holds now: the user's or the system's, whichever is smaller.
+
+    >>> with limit("1GB"):
+    ...     current_limit().nbytes <= 1_000_000_000
+    True
+    """
     found = find_limit(root)
     with _lock:
         newest = _in_force[-1] if _in_force else None

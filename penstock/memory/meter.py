@@ -192,6 +192,6 @@ def _read_elsewhere(pid: int) -> list[ProcessUse]:
     for process in (root, *root.children(recursive=True)):
         try:
             uses.append(ProcessUse(process.pid, process.name(), process.memory_full_info().uss))
-        except psutil.Error:  # vanished, or belongs to someone else
+        except psutil.Error:  # it has ended, or belongs to another user
             continue
     return uses

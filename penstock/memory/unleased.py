@@ -1,13 +1,13 @@
-"""What a process holds outside of all leases, told apart by how it came to be.
+"""What a process holds outside of all leases, by kind.
 
 Covers: data of libraries, code compiled at run time, stacks of threads, Python's small objects, blocks of malloc in
 use, what malloc keeps, Arrow's pool.
 Does not cover: leases and named holders (account.py), other processes of the tree.
 
 One pass over /proc/self/smaps (1 to 20 ms, by the number of mappings) and glibc's own books (`mallinfo2`). Kinds are
-found by what the kernel and glibc can tell: a mapping of a file is a library's, one behind a guard page is a stack, an
+found from what the kernel and glibc report: a mapping of a file is a library's, one behind a guard page is a stack, an
 executable one without a file is code. Heaps are the break and what begins where glibc puts its arenas; of their pages
-those that glibc has not given out are kept. Python's small objects are counted and their bytes reckoned. Leases are
+those that glibc has not given out are kept. Python's small objects are counted and their bytes estimated. Leases are
 mappings of their own or Arrow's, so they are taken off the rest first, and off malloc's blocks if there is no rest.
 What is left then belongs to allocators that keep no books that can be read from here.
 """
@@ -53,7 +53,7 @@ class _Mallinfo2(ctypes.Structure):
 
 
 def unleased(leased: int) -> dict[str, int]:
-    """Bytes of this process by kind, `leased` ones of malloc's taken out. Empty where the system does not tell."""
+    """Bytes of this process by kind, `leased` ones of malloc's taken out. Empty where the system does not report it."""
     if sys.platform != "linux":
         return {}
     try:

@@ -6,8 +6,8 @@ Does not cover: what a step does (the engine and the guard hand in their rungs),
 `decide` is pure: facts and a state in, a state and actions out. Time is counted in samples. The two bands do not
 touch (step down above `high`, up only below `low`, after a long calm), so that a step does not undo itself.
 
-Bytes that are leased and not yet filled would make the rest look smaller than it is: whoever reads into a lease says so
-with `Lease.filling()`. For those who do not, the budget never grows beyond its ceiling, by default what was planned
+Bytes that are leased and not yet filled would make other memory look smaller than it is: a reader marks them with
+`Lease.filling()`. For readers that do not, the budget never grows beyond its ceiling, by default what was planned
 before the first lease, growth credits only leases that were out all along, and the reserve must cover the others.
 
 The thread needs the interpreter lock like any other. Where threads fill memory while holding that lock it comes late,
@@ -350,7 +350,7 @@ class Watchdog:
         return pause_s
 
     def _act(self, action: Action, facts: MemorySample) -> None:
-        """Carry out one decision and tell about it."""
+        """Carry out one decision and report it."""
         numbers = {"limit": facts.limit, "measured": facts.measured, "leased": facts.leased}
         if isinstance(action, Resize):
             self.budget.resize(action.total)

@@ -16,11 +16,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
 from penstock.core.block import Block
+from penstock.core.byte_cache import ByteCache
 from penstock.core.source import NEW_MEMORY, Buffers, PieceSource, RowSource, Source, UnitSource
 from penstock.core.wrapped_source import WrappedRows, WrappedUnits, closing
 
@@ -133,6 +134,11 @@ class UnitSide(WrappedUnits):
     def num_rows(self) -> int | None:
         """Unknown: it depends on where pieces and blocks end."""
         return None
+
+    def through(self, cache: ByteCache) -> Self:
+        other = super().through(cache)
+        other.__dict__.pop("_pieces", None)  # found again, in the other source
+        return other
 
     @cached_property
     def _pieces(self) -> PieceSource | None:

@@ -20,7 +20,7 @@ from penstock.plan.steps import AUTOTUNE, Kept, Node, Step, Workers
 
 
 class Chain:
-    """A plan under construction. Lazy and immutable: nothing is read until someone iterates."""
+    """A plan under construction. Lazy and immutable: nothing is read before iteration."""
 
     def __init__(self, node: Node) -> None:
         self.node = node

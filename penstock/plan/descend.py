@@ -1,4 +1,4 @@
-"""Down a chain, past the steps that may be passed.
+"""Walk down a chain, past steps of given kinds.
 
 Covers: the one walk that rewrites, builders and caches use to find what lies below some steps, a source as a rule.
 Does not cover: what is done with what is found.

@@ -11,7 +11,7 @@ from penstock.plan.steps import Node
 
 
 def length(node: Node) -> int | None:
-    """The number of elements, or None where only reading tells."""
+    """The number of elements, or None where that is known only after reading."""
     step = node.step
     if isinstance(step, steps.Read):
         skips = step.source.on_error.mode == "skip"

@@ -23,12 +23,12 @@ from penstock.plan.prepare import Normalise
 from penstock.plan.steps import Batch, Cache, Filter, Map, Node, Prefetch, Read, Repeat, Shard, Shuffle, Step, Unbatch
 
 
-def for_a_look(node: Node) -> Node:
+def for_preview(node: Node) -> Node:
     """The plan for a few elements: its shuffles neither gather a window nor keep rows on disk."""
     step = node.step
     if isinstance(step, Shuffle) and step.window is None:
         step = replace(step, window=1, exact=False, folder=None)
-    return Node(step, tuple(for_a_look(child) for child in node.inputs))
+    return Node(step, tuple(for_preview(child) for child in node.inputs))
 
 
 def rewrite(node: Node) -> Node:
@@ -37,7 +37,7 @@ def rewrite(node: Node) -> Node:
     if isinstance(node.step, Prefetch):
         return inputs[0]
     if isinstance(node.step, (Shuffle, Shard)):
-        return _sink(node.step, inputs[0])
+        return _towards_source(node.step, inputs[0])
     if isinstance(node.step, (Map, Filter)) and isinstance(inputs[0].step, Repeat) and not batched(inputs[0]):
         return Node(inputs[0].step, (rewrite(Node(node.step, inputs[0].inputs)),))
     if isinstance(node.step, Normalise) and isinstance(inputs[0].step, Batch) and inputs[0].step.pad is None:
@@ -53,9 +53,9 @@ def without_stores(node: Node) -> Node:
     return Node(step, tuple(without_stores(child) for child in node.inputs))
 
 
-def _sink(step: Step, below: Node) -> Node:
+def _towards_source(step: Step, below: Node) -> Node:
     if _passes(step, below):
-        return Node(below.step, (_sink(step, below.input),))
+        return Node(below.step, (_towards_source(step, below.input),))
     return Node(step, (below,))
 
 

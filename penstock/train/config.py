@@ -193,7 +193,7 @@ def read_config(folder: Path) -> Config:
 
 
 def refuse_foreign_code(folder: Path, config: Config) -> None:
-    """Code that a run folder names is run when the run goes on: only if nobody else could have named it."""
+    """Code that a run folder names is run when the run goes on, but only if no other user could have named it."""
     named = [name for name in (config.model, config.callbacks) if name and ".py" in name]
     if not named or os.name != "posix":
         return
@@ -209,7 +209,7 @@ def refuse_foreign_code(folder: Path, config: Config) -> None:
 
 
 def new_folder(data: str, root: Path = Path("runs")) -> Path:
-    """A folder for a run nobody named: after the data and the time, so that runs sort."""
+    """A folder for a run without a name: after the data and the time, so that runs sort."""
     bare = re.sub(r"[?#].*$", "", data).rstrip("/")
     stem = re.sub(r"[^A-Za-z0-9]+", "-", Path(bare).name.split(".")[0]).strip("-") or "run"
     base = root / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -50,7 +50,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Streams:
-    """The batches of a run. `plan` tells how they are made, with bytes."""
+    """The batches of a run. `plan` describes how they are made, with bytes."""
 
     train: Counted
     val: Dataset | None
@@ -144,6 +144,8 @@ def _learn_from_folders(source: ImageSource, looked: Inspected, config: Config) 
     for first in range(0, len(source.files), _LABELS_AT_A_TIME):
         rows = np.arange(first, min(first + _LABELS_AT_A_TIME, len(source.files)))
         tally.merge(Tally.of(as_text(source.files.labels(rows))))
+    if len(tally.counts) < 2:
+        raise InvalidInput(f"{config.data} has only one class folder with pictures; training needs at least two.")
     part = BlockStatistics(rows=total, target=tally)
     part.target_spread = None
     recipe = recipe_of(looked, part, "classes", {"train": total, "without_target": 0})

@@ -1,6 +1,6 @@
 """Will a batch fit, and if not, in which parts: asked before the framework is loaded.
 
-Covers: one forecast for a run, and the event that tells it.
+Covers: one forecast for a run, and its event.
 Does not cover: probing (guard/forecast/forecast.py).
 
 The probe is a process of its own with its own copy of the framework. Asked before this process has loaded one, the two
@@ -38,7 +38,7 @@ def room_for_model() -> int:
 
 
 def fits_obviously(config: Config, recipe: DataRecipe) -> bool:
-    """Whether a batch fits so plainly that trying it would be a waste of time; tells so."""
+    """Whether a batch fits so plainly that trying it would be a waste of time; an event says so."""
     found = obvious_nbytes(config, recipe.inputs(), recipe.target.outputs, room_for_model())
     if found is None:
         return False
@@ -55,8 +55,8 @@ def fits_obviously(config: Config, recipe: DataRecipe) -> bool:
     return True
 
 
-def foresee(folder: Path, config: Config, found: Streams) -> int | None:
-    """The micro-batch to begin with; None for the whole batch, also if nothing could be foretold."""
+def forecast_micro_batch(folder: Path, config: Config, found: Streams) -> int | None:
+    """The micro-batch to begin with; None for the whole batch, also if no forecast could be made."""
     limit, room = current_limit().nbytes, room_for_model()
     if room <= 0:
         return None

@@ -89,7 +89,7 @@ def inspect_data(
 
 
 def check_data(data: str, *, query: str | None, target: str | None) -> None:
-    """Refuse what can be told without reading rows: nothing there, no labels, no such column.
+    """Refuse what is wrong without reading rows: nothing there, no labels, no such column.
 
     For the command, before it makes a folder and starts a worker. Pictures are not listed for it: they may be millions.
     """

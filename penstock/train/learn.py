@@ -265,7 +265,7 @@ def target_of(looked: Inspected, part: BlockStatistics, task: str) -> Target:
             f"Choose another --target{', or --task number' if spread is not None else ''}."
         )
     if len(tally.counts) < 2:
-        raise InvalidInput(f"The target {looked.reading.target!r} has one value only, so there is nothing to learn.")
+        raise InvalidInput(f"The target {looked.reading.target!r} has only one value, so there is nothing to learn.")
     key = (lambda v: (float(v), v)) if spread is not None else (lambda v: (0.0, v))
     return Target(name, "classes", classes=tuple(sorted(tally.counts, key=key)))
 

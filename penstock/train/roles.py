@@ -20,7 +20,7 @@ from penstock.core.schema import OBJECT, Field
 Kind = Literal["number", "category", "text", "image", "image bytes", "ignored"]
 
 TARGETS = ("label", "target", "class", "y", "cls", "labels")
-"""Names that mean the target where nobody says which column it is."""
+"""Names that mean the target where it is not given."""
 WORDS = 3.5
 """Text of more words than this on average is text; shorter text names a category."""
 KEY_ROWS = 32

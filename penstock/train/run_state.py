@@ -1,4 +1,4 @@
-"""What a run looks like at this moment, told by its events.
+"""The state of a run, from its events.
 
 Covers: taking in one event after the other, and the sentences and numbers that a display needs.
 Does not cover: drawing (show.py), reading the file of events (supervisor.py).
@@ -79,7 +79,7 @@ class RunState:
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds to the end of training at the present speed; None while that cannot be told."""
+        """Seconds to the end of training at the present speed; None while that is not known."""
         if self.steps is None or not self.steps_per_s or self.stage != "training":
             return None
         left = self.steps * (self.epochs - self.epoch) - self.step
@@ -137,7 +137,7 @@ class RunState:
         return f"{loading} to try a few small steps: will a batch fit?"
 
     def _run_forecast(self, record: Record) -> str | None:
-        text = _foretold(record)
+        text = _forecast_line(record)
         self.decisions.append(text)
         if self.stage == "forecasting":
             self.seconds["forecasting"] = self.now_s - self.marks.get("asked", self.now_s)
@@ -217,7 +217,7 @@ class RunState:
         return None
 
 
-def _foretold(record: Record) -> str:
+def _forecast_line(record: Record) -> str:
     """The forecast in a sentence."""
     if record.get("fits") is None:
         return str(record.get("text", ""))[:300]

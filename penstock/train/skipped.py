@@ -1,4 +1,4 @@
-"""Damaged rows that a run leaves out, told by name.
+"""Damaged rows that a run leaves out, reported by name.
 
 Covers: the first ten pieces as events, once each, however many epochs meet them.
 Does not cover: deciding what to skip (core/source.py), giving up when there are too many.

@@ -1,4 +1,4 @@
-"""The parent of a run: starts the worker, shows what it does, and goes on when it is killed.
+"""Starts the worker of a run, shows its progress, and restarts it when it is killed.
 
 Covers: one call from a run folder to an exit code; signals; following events; saying why a worker died.
 Does not cover: when and how small to start again (guard/supervise.py), the work (train/keras/job.py).
@@ -38,7 +38,7 @@ DONE, FAILED, TOO_LARGE, INTERRUPTED = 0, 1, 3, 130
 """Exit codes: done; failed; wrong usage; does not fit in memory, whatever was tried; interrupted (can be resumed)."""
 FOLLOW_S = 0.1
 DEATHS = ".deaths.json"
-"""In the run folder: the ranks that died last, until they are told."""
+"""In the run folder: the ranks that died last, until they are reported."""
 _JOB = "penstock.train.keras.job"
 _LOGGED = 'exec "$@" >>"$0" 2>&1'
 

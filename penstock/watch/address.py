@@ -1,4 +1,4 @@
-"""Where the live page is served if nobody says otherwise.
+"""Where the live page is served by default.
 
 Covers: two constants, so that the command's help need not load the page.
 Does not cover: serving (live.py).

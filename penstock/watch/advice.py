@@ -33,7 +33,7 @@ class RunFacts:
     speeds: tuple[float, float] | None = None
     """Samples a second in the first and in the last third of the run."""
     unaccounted: tuple[int, int] | None = None
-    """Memory nobody accounts for, at the end of the run's first third and at its end."""
+    """Unaccounted memory, at the end of the run's first third and at its end."""
     micro: int | None = None
     batch: int | None = None
     deaths: int = 0
@@ -162,7 +162,7 @@ def _growth(facts: RunFacts) -> Iterator[Advice]:
     before, after = facts.unaccounted
     if after - before > 0.1 * facts.limit_nbytes and after > 1.25 * before:
         yield Advice(
-            "Memory that nobody accounts for keeps growing",
+            "Unaccounted memory keeps growing",
             f"From {size(before)} to {size(after)} in the last two thirds of the run: something outside the data "
             "pipe, for example a list of losses or outputs that keeps tensors alive, holds on to it.",
             "warn",

@@ -25,15 +25,15 @@ LATEST = ("total_steps", "micro")
 """Series whose last value counts, not their average."""
 WHOLE = ("epoch", "epochs", "step", "steps_per_epoch", "total_steps", "samples", "micro")
 
-Picture = dict[str, Any]
+ChartData = dict[str, Any]
 
 
-def draw(digest: Digest, *, name: str, since: str = "", now_s: float | None = None) -> Picture:
-    """A run's picture. With `since`, the place of an earlier one, only buckets and texts that changed after it."""
+def draw(digest: Digest, *, name: str, since: str = "", now_s: float | None = None) -> ChartData:
+    """A run's chart data. With `since`, the place of an earlier one, only buckets and texts that changed after it."""
     level, first, story = _parse(since)
     whole = level != digest.grid.level or first > digest.grid.last_index + 1
     first = 0 if whole else first
-    picture: Picture = {
+    chart_data: ChartData = {
         "run": name,
         "place": place(digest),
         "from": first,
@@ -43,12 +43,12 @@ def draw(digest: Digest, *, name: str, since: str = "", now_s: float | None = No
         "facts": facts_of(digest, time.time() if now_s is None else now_s),
     }
     if whole or story != digest.story:
-        picture["story"] = _story(digest)
-    return picture
+        chart_data["story"] = _story(digest)
+    return chart_data
 
 
 def place(digest: Digest) -> str:
-    """Up to where a reader of this digest's picture is. The last bucket may still grow, so it is sent again."""
+    """Up to where a reader of this digest's chart data is. The last bucket may still grow, so it is sent again."""
     return f"{digest.grid.level}.{max(0, digest.grid.last_index)}.{digest.story}"
 
 
@@ -176,9 +176,9 @@ def flat(settings: Any) -> list[tuple[str, str]]:
     return rows
 
 
-def metric_names(picture: Picture) -> list[str]:
+def metric_names(chart_data: ChartData) -> list[str]:
     """Metrics that have a series, losses first."""
-    names = [name.removeprefix(METRIC) for name in picture["series"] if name.startswith(METRIC)]
+    names = [name.removeprefix(METRIC) for name in chart_data["series"] if name.startswith(METRIC)]
     return sorted(names, key=lambda name: ("loss" not in name, name.removeprefix("val_"), name))
 
 

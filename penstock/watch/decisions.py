@@ -1,6 +1,6 @@
 """What penstock decided, as sentences.
 
-Covers: one sentence and a weight for each kind of event on the timeline; kinds nobody foresaw are shown as they are.
+Covers: one sentence and a weight for each kind of event on the timeline; unknown kinds are shown as they are.
 Does not cover: what should be done about it (advice.py).
 """
 
@@ -49,7 +49,7 @@ def _weight(record: Record) -> Weight:
 
 
 def _plainly(record: Record) -> str:
-    """An event nobody wrote a sentence for: its values, as they are."""
+    """An event without a sentence of its own: its values, as they are."""
     values = [f"{name} {value(item)}" for name, item in record.items() if name not in ("t", "kind", "who")]
     who = str(record.get("who", ""))
     return who + (": " if who and values else "") + ", ".join(values)

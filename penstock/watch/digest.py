@@ -19,7 +19,7 @@ from penstock.watch.run_folder import Record
 from penstock.watch.series import Grid
 
 GAP_S = 60.0
-"""A recorder samples memory at least every 30 s: after twice that, nobody was recording."""
+"""A recorder samples memory at least every 30 s: after twice that, the recorder was not running."""
 MOST_DECISIONS = 150
 MOST_EPOCHS = 200
 MOST_TEXT = 20_000
@@ -106,7 +106,7 @@ class Digest:
         return sorted(shown.values(), key=lambda decision: decision.at_s)
 
     def _at(self, t: float, kind: str) -> float:
-        """Seconds since the run's start, without the time in which nobody recorded."""
+        """Seconds since the run's start, without the time when it was not recorded."""
         if not self.events:
             self.first_t = self.last_t = t
         gap_s = t - self.last_t

@@ -27,7 +27,7 @@ LONGEST_LINE = 256 * 1024
 
 
 class _File:
-    """A descriptor that is closed when nobody holds it any more.
+    """A descriptor that is closed when its last user is gone.
 
     A thread that is in the middle of a write holds it: closing by number would let that write go to whatever file is
     opened next under the same number.

@@ -19,9 +19,9 @@ from typing import Any
 SCRIPTS = ("format.js", "axis.js", "charts.js", "lanes.js", "run.js")
 
 
-def report_page(picture: dict[str, Any]) -> str:
+def report_page(chart_data: dict[str, Any]) -> str:
     """A report that opens offline."""
-    return _page(f"{picture['run']} · penstock report", {"picture": picture}, (*SCRIPTS, "start.js"), "'none'")
+    return _page(f"{chart_data['run']} · penstock report", {"chart_data": chart_data}, (*SCRIPTS, "start.js"), "'none'")
 
 
 @cache

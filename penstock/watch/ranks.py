@@ -1,4 +1,4 @@
-"""The ranks of one run beside each other: memory, waits, who holds the others up, who was started again.
+"""The ranks of one run beside each other: memory, waits, which one holds the others up, which were restarted.
 
 Covers: taking in every rank's events, a few numbers each, and naming a straggler.
 Does not cover: the first rank's whole story (digest.py), drawing (page/run.js, summary.py).
@@ -63,7 +63,7 @@ class RankDigest:
 
     @property
     def deaths(self) -> dict[int, int]:
-        """Deaths by rank, as the supervisor has told them; it writes into the first rank's events."""
+        """Deaths by rank, as reported by the supervisor; it writes into the first rank's events."""
         return self._deaths
 
     def _take(self, record: Record) -> None:

@@ -40,7 +40,7 @@ MOST_HOLDERS = 12
 
 
 class Recorder:
-    """Appends what the hub tells, and a memory sample a second, to `folder`/events.jsonl while its block runs.
+    """Appends the hub's events, and a memory sample a second, to `folder`/events.jsonl while its block runs.
 
     `memory_every_s=None` takes no samples: for a supervisor, whose child records its own.
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from penstock.watch.chart_data import Picture, draw
+from penstock.watch.chart_data import ChartData, draw
 from penstock.watch.digest import Digest
 from penstock.watch.html import report_page
 from penstock.watch.ranks import RankTable
@@ -24,17 +24,17 @@ def digest_run(folder: str | os.PathLike[str]) -> Digest:
     return digest
 
 
-def report_data(folder: str | os.PathLike[str]) -> Picture:
-    """A run folder's picture; a folder of several runs gives the one that changed last."""
+def report_data(folder: str | os.PathLike[str]) -> ChartData:
+    """A run folder's chart data; a folder of several runs gives the one that changed last."""
     run = find_run(folder)
     return {**draw(digest_run(run), name=run.resolve().name), "ranks": RankTable(run).read()}
 
 
-def write_report(picture: Picture, out: str | os.PathLike[str]) -> Path:
-    """Write the picture as a page of its own; the file appears whole or not at all."""
+def write_report(chart_data: ChartData, out: str | os.PathLike[str]) -> Path:
+    """Write the chart data as a page of its own; the file appears whole or not at all."""
     path = Path(out)
     path.parent.mkdir(parents=True, exist_ok=True)
     half = path.with_name(path.name + ".part")
-    half.write_text(report_page(picture), encoding="utf-8")
+    half.write_text(report_page(chart_data), encoding="utf-8")
     half.replace(path)
     return path

@@ -5,7 +5,7 @@ Does not cover: which events carry which numbers (digest.py), drawing (watch/pag
 
 All series of a run share one grid, which depends on the run's times alone. When a value falls beyond the last bucket,
 neighbours are merged and each bucket is twice as wide. So the grid is the same for every reader of the file; a reader
-that knows "level 3, up to bucket 120" can be told only what came after.
+that knows "level 3, up to bucket 120" can be sent only what came after.
 """
 
 from __future__ import annotations

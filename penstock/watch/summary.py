@@ -1,7 +1,7 @@
 """A run on a terminal: its numbers, three small curves, findings, and the last decisions.
 
-Covers: laying out a picture with rich.
-Does not cover: what the picture holds (chart_data.py), the HTML report (html.py).
+Covers: laying out chart data with rich.
+Does not cover: what the chart data holds (chart_data.py), the HTML report (html.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.core.sizes import size
-from penstock.watch.chart_data import Picture, metric_names
+from penstock.watch.chart_data import ChartData, metric_names
 
 BARS = "▁▂▃▄▅▆▇█"
 COLORS = {"good": "green", "warn": "yellow", "bad": "red", "note": "cyan"}
@@ -28,12 +28,12 @@ LAST_DECISIONS = 12
 MOST_RANKS = 32
 
 
-def summarise(picture: Picture) -> RenderableType:
+def summarise(chart_data: ChartData) -> RenderableType:
     """A run's summary for the terminal."""
-    parts: list[RenderableType] = [_heading(picture), _numbers(picture["facts"]), _curves(picture)]
-    story = picture["story"]
-    if picture.get("ranks"):
-        parts.append(Panel(_ranks(picture["ranks"]), title="Ranks", title_align="left", border_style="dim"))
+    parts: list[RenderableType] = [_heading(chart_data), _numbers(chart_data["facts"]), _curves(chart_data)]
+    story = chart_data["story"]
+    if chart_data.get("ranks"):
+        parts.append(Panel(_ranks(chart_data["ranks"]), title="Ranks", title_align="left", border_style="dim"))
     if story["advice"]:
         parts.append(
             Panel(_advice(story["advice"]), title="What limited this run", title_align="left", border_style="dim")
@@ -85,10 +85,10 @@ def _parts(count: int, parts: int) -> list[tuple[int, int]]:
     return [(count * part // parts, count * (part + 1) // parts) for part in range(parts)]
 
 
-def _heading(picture: Picture) -> Text:
-    facts = picture["facts"]
+def _heading(chart_data: ChartData) -> Text:
+    facts = chart_data["facts"]
     text = Text()
-    text.append(picture["run"], style="bold")
+    text.append(chart_data["run"], style="bold")
     text.append("  ")
     text.append(facts["status"], style=STATUS.get(facts["status"], "yellow"))
     if facts["attempts"] > 1:
@@ -128,10 +128,10 @@ def _numbers(facts: dict[str, Any]) -> Table:
     return table
 
 
-def _curves(picture: Picture) -> RenderableType:
+def _curves(chart_data: ChartData) -> RenderableType:
     table = Table.grid(padding=(0, 2, 0, 0))
-    series, facts = picture["series"], picture["facts"]
-    for name in metric_names(picture)[:2]:
+    series, facts = chart_data["series"], chart_data["facts"]
+    for name in metric_names(chart_data)[:2]:
         values = series[f"metric:{name}"]["v"]
         table.add_row(Text(name, style="dim"), Text(curve(values), style="blue"), f"{values[-1]:.4g}")
     if "samples_per_s" in series:
@@ -141,8 +141,8 @@ def _curves(picture: Picture) -> RenderableType:
             Text(curve(values, top=max(values) or None), style="green"),
             f"{values[-1]:,.0f}",
         )
-    if picture["memory"]["used"]:
-        used = picture["memory"]["used"]
+    if chart_data["memory"]["used"]:
+        used = chart_data["memory"]["used"]
         top = facts["limit_nbytes"] or max(used)
         table.add_row(Text("memory", style="dim"), Text(curve(used, top=top), style="magenta"), size(used[-1]))
     return table

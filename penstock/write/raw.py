@@ -11,11 +11,12 @@ bytes pass as they are. Headers are read, so that a file that is no picture is s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from penstock.core.block import Block
+from penstock.core.byte_cache import ByteCache
 from penstock.core.errors import BadData, DataError
 from penstock.core.schema import OBJECT, Field, Schema
 from penstock.core.source import NEW_MEMORY, Buffers
@@ -41,6 +42,11 @@ class RawImages(WrappedRows):
     def __init__(self, source: ImageSource, encoder: BlockEncoder) -> None:
         super().__init__(source)
         self._images, self._encoder = source, encoder
+
+    def through(self, cache: ByteCache) -> Self:
+        other = super().through(cache)
+        other.source = other._images = self._images.through(cache)
+        return other
 
     def schema(self) -> Schema:
         """The image as bytes; everything else as the source has it."""

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from s3_gate import Gate, gated
 
 import penstock as ps
-from penstock.core.byte_cache import cached_by, current_cache
+from penstock.core.byte_cache import CachedUrl
 from penstock.core.errors import InvalidInput
 from penstock.core.events import events
 from penstock.engine.cache import pages as cache_pages
@@ -141,7 +141,6 @@ def test_the_second_epoch_touches_no_network(gate: Gate, tmp_path: Path, name: s
         assert requests_of(gate, lambda: found.append(numbers(ds))) == []
     assert found == [list(range(ROWS))] * 3
     assert list((tmp_path / "kept").glob("bytes-*/unit-*"))
-    assert current_cache.get() is None
 
 
 @pytest.mark.parametrize("name", ["images", "tar by rows", "numpy"])
@@ -261,11 +260,10 @@ def test_a_full_disk_is_told_once_and_reading_goes_on(gate: Gate, tmp_path: Path
     events.recent.clear()
     pages = Pages(str(disk / "kept"), None)
     try:
-        with cached_by(pages):
-            for _ in range(2):
-                assert storage.read_range(URL, 0, len(DATA)) == DATA
-            assert requests_of(gate, lambda: storage.read_range(URL, 0, 1_000_000)) == []
-            assert storage.read_file("s3://kept/photos/a/00.png").startswith(b"\x89PNG")
+        for _ in range(2):
+            assert storage.read_range(CachedUrl(URL, pages), 0, len(DATA)) == DATA
+        assert requests_of(gate, lambda: storage.read_range(CachedUrl(URL, pages), 0, 1_000_000)) == []
+        assert storage.read_file(CachedUrl("s3://kept/photos/a/00.png", pages)).startswith(b"\x89PNG")
         assert [e.values["reason"] for e in events.recent if e.kind == "cache.full"] == ["No space left on device"]
     finally:
         pages.close()
@@ -283,43 +281,41 @@ def test_every_range_is_right_whatever_is_kept_already(gate: Gate, tmp_path: Pat
     monkeypatch.setattr(cache_pages, "PAGE_NBYTES", 100_000)
     draw = np.random.default_rng(1)
     pages = Pages(str(tmp_path), 10_000_000)
-    with cached_by(pages):
-        for _ in range(60):
-            start, length = int(draw.integers(0, len(DATA) + 1000)), int(draw.integers(0, 1_500_000))
-            assert storage.read_range(URL, start, length) == DATA[start : start + length]
-        with storage.open_file(URL) as file:
-            assert file.read() == DATA
-        assert storage.read_file(URL) == DATA and requests_of(gate, lambda: storage.read_file(URL)) == []
-        assert requests_of(gate, lambda: storage.read_ranges(URL, [(0, 10), (3_000_000, 99)])) == []
-        assert requests_of(gate, lambda: storage.read_range(URL, len(DATA) - 10, 200_000)) == []
+    for _ in range(60):
+        start, length = int(draw.integers(0, len(DATA) + 1000)), int(draw.integers(0, 1_500_000))
+        assert storage.read_range(CachedUrl(URL, pages), start, length) == DATA[start : start + length]
+    with storage.open_file(CachedUrl(URL, pages)) as file:
+        assert file.read() == DATA
+    assert (
+        storage.read_file(CachedUrl(URL, pages)) == DATA
+        and requests_of(gate, lambda: storage.read_file(CachedUrl(URL, pages))) == []
+    )
+    assert requests_of(gate, lambda: storage.read_ranges(CachedUrl(URL, pages), [(0, 10), (3_000_000, 99)])) == []
+    assert requests_of(gate, lambda: storage.read_range(CachedUrl(URL, pages), len(DATA) - 10, 200_000)) == []
     pages.close()
 
 
 def test_the_limit_holds_and_reading_goes_on_without_room(gate: Gate, tmp_path: Path) -> None:
     events.recent.clear()
     pages = Pages(str(tmp_path), 2_500_000)
-    with cached_by(pages):
-        for _ in range(2):
-            assert storage.read_range(URL, 0, len(DATA)) == DATA
-        assert 2_000_000 < used(tmp_path) <= 2_500_000
-        assert requests_of(gate, lambda: storage.read_range(URL, 0, 1_000_000)) == []
-        assert len(requests_of(gate, lambda: storage.read_range(URL, 3_300_000, 1000))) == 1
+    for _ in range(2):
+        assert storage.read_range(CachedUrl(URL, pages), 0, len(DATA)) == DATA
+    assert 2_000_000 < used(tmp_path) <= 2_500_000
+    assert requests_of(gate, lambda: storage.read_range(CachedUrl(URL, pages), 0, 1_000_000)) == []
+    assert len(requests_of(gate, lambda: storage.read_range(CachedUrl(URL, pages), 3_300_000, 1000))) == 1
     pages.close()
     assert [e.kind for e in events.recent].count("cache.full") == 1
 
 
 def test_pages_that_nobody_has_read_for_long_make_room_and_no_others(gate: Gate, tmp_path: Path) -> None:
     old, new = Pages(str(tmp_path), 2_500_000), Pages(str(tmp_path), 2_500_000)
-    with cached_by(old):
-        storage.read_range(URL, 0, 2_000_000)
+    storage.read_range(CachedUrl(URL, old), 0, 2_000_000)
     (one, two) = sorted(tmp_path.glob("bytes-*/unit-*"))
     os.utime(one, (time.time() - STALE_S - 60,) * 2)
     os.utime(two, (time.time() - STALE_S - 60,) * 2)
-    with cached_by(old):
-        storage.read_range(URL, 0, 1)  # the first page is in use again
+    storage.read_range(CachedUrl(URL, old), 0, 1)  # the first page is in use again
     used_again = one if one.stat().st_mtime > time.time() - 3600 else two
-    with cached_by(new):  # the same bucket, in use by another dataset
-        storage.read_range(URL, 2 * cache_pages.PAGE_NBYTES, 1)
+    storage.read_range(CachedUrl(URL, new), 2 * cache_pages.PAGE_NBYTES, 1)
     kept = list(tmp_path.glob("bytes-*/unit-*"))
     assert len(kept) == 2 and used_again in kept and used(tmp_path) <= 2_500_000
     old.close()
@@ -332,14 +328,12 @@ def test_a_replaced_file_is_read_anew_and_a_damaged_page_too(gate: Gate, tmp_pat
     fs = s3fs.S3FileSystem()
     fs.pipe("kept/changing", b"one" * 1000)
     pages = Pages(str(tmp_path), 10_000_000)
-    with cached_by(pages):
-        assert storage.read_range("s3://kept/changing", 3, 3) == b"one"
+    assert storage.read_range(CachedUrl("s3://kept/changing", pages), 3, 3) == b"one"
     pages.close()
     fs.pipe("kept/changing", b"two" * 1000)
     pages = Pages(str(tmp_path), 10_000_000)  # as a new process would
-    with cached_by(pages):
-        assert storage.read_range("s3://kept/changing", 3, 3) == b"two"
-        for page in tmp_path.glob("bytes-*/unit-*"):
-            page.write_bytes(page.read_bytes()[:-20].replace(b"twotwo", b"twotoo"))
-        assert storage.read_range("s3://kept/changing", 0, 3000) == b"two" * 1000
+    assert storage.read_range(CachedUrl("s3://kept/changing", pages), 3, 3) == b"two"
+    for page in tmp_path.glob("bytes-*/unit-*"):
+        page.write_bytes(page.read_bytes()[:-20].replace(b"twotwo", b"twotoo"))
+    assert storage.read_range(CachedUrl("s3://kept/changing", pages), 0, 3000) == b"two" * 1000
     pages.close()

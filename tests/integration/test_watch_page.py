@@ -48,13 +48,13 @@ def steps(browser) -> str:
     return browser.js("return document.querySelector('.tile .sub')?.textContent || ''")
 
 
-def open_report(browser, tmp_path, picture) -> None:
-    path = write_report(picture, tmp_path / "report.html")
+def open_report(browser, tmp_path, chart_data) -> None:
+    path = write_report(chart_data, tmp_path / "report.html")
     browser.open(path.as_uri())
     browser.wait(DRAWN)
 
 
-def picture(events):
+def chart_data(events):
     digest = Digest()
     for record in events:
         digest.take(record)
@@ -62,7 +62,7 @@ def picture(events):
 
 
 def test_a_report_draws_everything_from_one_file(browser, tmp_path):
-    open_report(browser, tmp_path, picture(training(400)))
+    open_report(browser, tmp_path, chart_data(training(400)))
     browser.wait("document.querySelectorAll('.chart svg path.area').length")
     assert count(browser, "figure path.area") == 6  # holders
     assert count(browser, "figure path.line") == 6  # loss, accuracy, both validations, throughput, waiting
@@ -82,7 +82,7 @@ def test_a_report_draws_everything_from_one_file(browser, tmp_path):
     ids=["empty", "started", "one sample", "one step", "unknown"],
 )  # fmt: skip
 def test_a_report_of_little_is_a_page_too(browser, tmp_path, events):
-    open_report(browser, tmp_path, picture(events))
+    open_report(browser, tmp_path, chart_data(events))
     assert count(browser, "figure") == 5 and count(browser, "main b b, main i i") == 0
     assert "NaN" not in text(browser, "main") and "undefined" not in text(browser, "main")
     assert browser.errors() == []
@@ -115,7 +115,7 @@ def test_the_worst_report_is_bounded(browser, tmp_path):
 
 
 def test_axis_legend_table_and_cross_hair(browser, tmp_path):
-    open_report(browser, tmp_path, picture(training(400)))
+    open_report(browser, tmp_path, chart_data(training(400)))
     browser.js("document.querySelector('input[value=steps]').click()")
     assert "400" in browser.js(
         "return [...document.querySelectorAll('figure svg text')].map(t => t.textContent).join(' ')"
@@ -243,7 +243,7 @@ def test_the_keyboard_reaches_everything(browser, tmp_path):
 
 
 def test_arrow_keys_read_a_chart_aloud(browser, tmp_path):
-    open_report(browser, tmp_path, picture(training(60)))
+    open_report(browser, tmp_path, chart_data(training(60)))
     browser.js("document.querySelector('.chart').focus()")
     browser.press("Left")
     browser.press("Left")
@@ -304,7 +304,7 @@ return found;
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_can_be_read_in_light_and_dark(browser, tmp_path, scheme):
     browser.prefer(scheme)
-    open_report(browser, tmp_path, picture(training(100)))
+    open_report(browser, tmp_path, chart_data(training(100)))
     ground = browser.js("return getComputedStyle(document.body).backgroundColor")
     dark = sum(int(part) for part in ground.strip("rgb()").split(",")) < 150
     assert dark is (scheme == "dark")
@@ -316,7 +316,7 @@ def test_text_can_be_read_in_light_and_dark(browser, tmp_path, scheme):
 def test_a_small_screen_needs_no_sideways_scrolling(browser, tmp_path):
     browser.cdp("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=False)
     try:
-        open_report(browser, tmp_path, picture(training(100)))
+        open_report(browser, tmp_path, chart_data(training(100)))
         assert browser.js("return document.documentElement.scrollWidth") <= 390
     finally:
         browser.cdp("Emulation.clearDeviceMetricsOverride")

@@ -75,7 +75,7 @@ class Stream:
         self._connection.close()
 
 
-@pytest.mark.parametrize("path", ["/", "/stream", "/api/runs", "/api/picture?run=one", "/metrics"])
+@pytest.mark.parametrize("path", ["/", "/stream", "/api/runs", "/api/chart-data?run=one", "/metrics"])
 def test_nothing_is_told_without_the_token(runs, path):
     with start_watch(runs) as watching:
         more = "&" if "?" in path else "?"
@@ -120,10 +120,10 @@ def test_runs_and_pictures_as_json(runs):
     with start_watch(runs) as watching:
         listed = json.loads(get(watching, f"/api/runs?token={watching.token}")[2])
         assert {run["name"]: run["status"] for run in listed} == {"one": "finished", "two": "running"}
-        status, _, text = get(watching, f"/api/picture?run=one&token={watching.token}")
+        status, _, text = get(watching, f"/api/chart-data?run=one&token={watching.token}")
         assert status == 200 and json.loads(text)["facts"]["total_steps"] == 50
         for wrong in ("none", "../one", "/etc", ""):
-            assert get(watching, f"/api/picture?run={quote(wrong)}&token={watching.token}")[0] == 404
+            assert get(watching, f"/api/chart-data?run={quote(wrong)}&token={watching.token}")[0] == 404
 
 
 def test_prometheus_scrapes_with_a_bearer_token(runs):
@@ -139,10 +139,10 @@ def test_a_stream_tells_what_is_appended(runs):
         stream = Stream(watching, "two")
         _, listed = stream.next("runs")
         assert {run["name"] for run in listed} == {"one", "two"}
-        _, first = stream.next("picture")
+        _, first = stream.next("chart_data")
         assert first["run"] == "two" and first["facts"]["total_steps"] == 5 and first["from"] == 0
         write_run(runs / "two", [progress(START_T + 60, 6)])
-        _, second = stream.next("picture")
+        _, second = stream.next("chart_data")
         assert second["facts"]["total_steps"] == 6 and second["from"] > 0
         write_run(runs / "three", [start()])
         assert any(run["name"] == "three" for run in stream.next("runs")[1])
@@ -152,15 +152,17 @@ def test_a_stream_tells_what_is_appended(runs):
 def test_a_stream_goes_on_where_it_was_also_after_a_restart(runs):
     with start_watch(runs) as watching:
         stream = Stream(watching, "one", "two")
-        last, _ = stream.next("picture")
-        last, _ = stream.next("picture")
+        last, _ = stream.next("chart_data")
+        last, _ = stream.next("chart_data")
         port, token = watching.port, watching.token
     assert stream.ended()
     write_run(runs / "two", [progress(START_T + 60, 6)])
     with start_watch(runs, port=port) as watching:
         assert watching.token != token  # an address is good for one start; open pages have their cookie
         stream = Stream(watching, "one", "two", **{"Last-Event-ID": last})
-        by_run = {picture["run"]: picture for _, picture in (stream.next("picture"), stream.next("picture"))}
+        by_run = {
+            chart_data["run"]: chart_data for _, chart_data in (stream.next("chart_data"), stream.next("chart_data"))
+        }
         assert by_run["two"]["from"] > 0 and by_run["two"]["facts"]["total_steps"] == 6
         assert (
             by_run["one"]["from"] > 0
@@ -174,7 +176,7 @@ def test_a_stream_goes_on_where_it_was_also_after_a_restart(runs):
 def test_a_stream_with_an_id_that_cannot_be_starts_anew(runs, last):
     with start_watch(runs) as watching:
         stream = Stream(watching, "two", **{"Last-Event-ID": last})
-        assert stream.next("picture")[1]["from"] == 0
+        assert stream.next("chart_data")[1]["from"] == 0
         stream.close()
 
 
@@ -183,7 +185,7 @@ def test_a_run_that_begins_later_is_told(tmp_path):
         stream = Stream(watching, "new")
         assert stream.next("runs")[1] == []
         write_run(tmp_path / "not-there-yet" / "new", [start(), progress(START_T, 1)])
-        assert stream.next("picture")[1]["facts"]["total_steps"] == 1
+        assert stream.next("chart_data")[1]["facts"]["total_steps"] == 1
         stream.close()
 
 
@@ -191,7 +193,7 @@ def test_stopping_leaves_nothing(runs):
     threads = {thread.name for thread in threading.enumerate()}
     watching = start_watch(runs)
     stream = Stream(watching, "one")
-    stream.next("picture")
+    stream.next("chart_data")
     watching.stop()
     assert stream.ended()
     assert "penstock-watch" not in {thread.name for thread in threading.enumerate()} - threads
@@ -240,9 +242,9 @@ def test_the_command_says_what_is_wrong(tmp_path):
 def test_a_grave_event_reaches_the_stream(runs):
     with start_watch(runs) as watching:
         stream = Stream(watching, "two")
-        stream.next("picture")
+        stream.next("chart_data")
         write_run(runs / "two", [event(START_T + 60, "run.death", "supervisor", signal=9, why="killed")])
-        _, change = stream.next("picture")
+        _, change = stream.next("chart_data")
         assert change["facts"]["deaths"] == 1 and change["story"]["decisions"][-1]["weight"] == "bad"
         stream.close()
 
@@ -274,7 +276,7 @@ def test_one_run_of_nonsense_does_not_hide_the_others(runs):
         found = {row["name"]: row for row in json.loads(text)}
         assert {"one", "nan", "deep"} <= set(found) and found["nan"]["epoch"] is None
         for name in ("nan", "deep"):
-            assert get(watching, f"/api/picture?run={name}&token={watching.token}")[0] == 200
+            assert get(watching, f"/api/chart-data?run={name}&token={watching.token}")[0] == 200
 
 
 def test_streams_do_not_race_for_the_last_place(runs, monkeypatch):

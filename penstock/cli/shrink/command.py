@@ -17,7 +17,7 @@ import typer
 
 from penstock.cli.backend import default_backend
 from penstock.cli.paths import check_there
-from penstock.cli.quiet_stderr import hushed
+from penstock.cli.quiet_stderr import quiet_stderr
 from penstock.core.errors import MissingExtra, NotFound, PenstockError
 from penstock.core.sizes import parse_size
 from penstock.train.config import BACKENDS, read_config
@@ -212,7 +212,7 @@ def _load_framework(model: str) -> None:
     if Path(model).suffix != ".keras" or not zipfile.is_zipfile(model):
         return
     try:
-        with hushed():
+        with quiet_stderr():
             import keras  # noqa: F401
     except ModuleNotFoundError as error:
         extra = error.name if error.name in BACKENDS else "keras"

@@ -30,7 +30,7 @@ from penstock.train.recipe import DataRecipe
 
 @dataclass(frozen=True)
 class Sides:
-    """Batches to train on and batches to judge by; `kept` says where the latter come from if nobody named them."""
+    """Batches to train on and batches to judge by; `kept` says where the latter come from if they were not named."""
 
     data: Batches | None
     held_out: Batches | None

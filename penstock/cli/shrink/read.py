@@ -6,7 +6,7 @@ Does not cover: arrays and functions (shrink_data.py), preparing (penstock.train
 
 A run folder keeps beside its model how raw rows become inputs and which rows it has validated on; a model that was
 shrunk keeps the former under its own name. A model without either can be given pictures, which need no preparing but a
-size; what its table columns became, nobody knows.
+size; how its table columns were prepared is not known.
 """
 
 from __future__ import annotations

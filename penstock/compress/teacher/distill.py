@@ -61,7 +61,7 @@ def distill(
     `cache` names a folder that keeps the teacher's outputs for later runs; False keeps the teacher live; a `Teacher`
     also says whether it is quantized. Models of several outputs are taught on each of them.
 
-    Example: distill("teacher.keras", student, ds, temperature=2.0, alpha=0.5, fit=Fit(epochs=3), cache="logits/")
+    >>> losses = distill("teacher.keras", student, ds, fit=Fit(epochs=3), cache="logits/")  # doctest: +SKIP
     """
     kit = framework_of(student)
     x, y = first(ds)

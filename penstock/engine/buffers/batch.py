@@ -27,7 +27,7 @@ _PAGE = 4096
 _PLENTY, _LARGE_NBYTES, _PATIENCE_S = 3, 2_000_000, 0.01
 """With so many slabs out and work under way, another large one is made only if none comes back within this time: a
 consumer that was just given a batch lets go of the one before as soon as it runs. With more out, where epochs meet, the
-next try will do. Who keeps all batches is waited for once."""
+next try will do. A consumer that keeps all batches is waited for once."""
 
 _IDLE_KEPT = 3
 """Idle buffers kept: what one batch in the making, one waiting and one just returned need."""
@@ -54,7 +54,7 @@ class Slab:
 
 
 class Owner(Protocol):
-    """Whom a slab goes back to."""
+    """Where a slab returns to."""
 
     def put_back(self, slab: Slab) -> None: ...
 

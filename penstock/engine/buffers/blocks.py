@@ -1,11 +1,11 @@
 """Buffers of blocks that are used again and again.
 
 Covers: lending page-backed arrays to sources while they read, taking them back, keeping a few.
-Does not cover: batch buffers (batch.py), who asks: sources, which have them as an argument (core/source.py).
+Does not cover: batch buffers (batch.py), sources, which are given them (core/source.py).
 
 A fresh page costs more than the numbers that are written into it, and what one thread allocates and another frees
-stays in the allocator's books. A buffer that is lent is paid by the lease of whoever reads into it, but for what it is
-larger than asked; an idle one has its bytes on lease itself.
+stays in the allocator's books. A lent buffer is paid for by its reader's lease, except for what it is larger
+than asked; an idle one is on a lease of its own.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class BlockBuffers(IdleSlabs):
         return np.asarray(LoanedArray(loan, 0, shape, kind))
 
     def lease(self, nbytes: int, who: str) -> Lease:
-        """Bytes for a reader's own buffer; it needs it now, so they may overdraw the budget."""
+        """Bytes for a reader's own buffer, which it needs now: they may overdraw the budget."""
         return self._budget.force(nbytes, who=who)
 
     def put_back(self, slab: Slab) -> None:

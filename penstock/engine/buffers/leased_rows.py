@@ -1,4 +1,4 @@
-"""Rows on their way through the engine, and who pays for them.
+"""Rows on their way through the engine, with the leases that pay for them.
 
 Covers: a lease that ends when its last reader is gone, a window of blocks in mixed order, a list of batches.
 Does not cover: the bytes themselves (core/block.py), granting leases (memory/budget.py).

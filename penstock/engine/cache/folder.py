@@ -27,7 +27,7 @@ from penstock.core.events import events
 from penstock.core.sizes import size
 
 STALE_S = 7 * 86400.0
-"""An entry of other data that nobody has opened for so long makes room when room is needed."""
+"""An entry of other data that was not opened for so long may be evicted."""
 
 _NOTES_NBYTES = 4096
 """Kept free below the limit for the small files that are not admitted: notes and descriptions."""
@@ -79,7 +79,7 @@ class CacheFolder:
         return True
 
     def _remove_stale(self, keep: str, wanted: int) -> None:
-        """Whole entries that nobody uses: older versions of the same data first, then what lay idle for long."""
+        """Whole entries that are not in use: older versions of the same data first, then those idle for long."""
         mine = _about(os.path.join(self.path, keep)).get("label")
         found = []
         for entry in os.scandir(self.path):
@@ -111,7 +111,7 @@ class CacheFolder:
             self.recount(note)
 
     def _remove_unread(self) -> None:
-        """Units that nobody has read for long, of entries in use too: bytes of a bucket outlive the datasets in it.
+        """Units not read for long, of entries in use too: bytes of a bucket outlive the datasets in it.
 
         All of them at once: room is needed page by page, and looking through the folder once for each would be slow.
         """
@@ -160,7 +160,7 @@ class Entry:
     def fetching(self, numbers: Iterable[int]) -> Iterator[None]:
         """The right to fetch units, which one thread of all processes has at a time: the others find them kept then.
 
-        Every unit is a byte that is locked, always in the same order, so that nobody waits for somebody who waits.
+        Every unit is a byte that is locked, always in the same order, so that no two processes wait for each other.
         Nothing is locked where nothing can be kept, or where the system has no such locks.
         """
         file = None if self.full else self._open_locked(sorted({number % _PLACES for number in numbers}))

@@ -52,7 +52,7 @@ class RowStore:
     def __init__(self, log: Log, label: str) -> None:
         self.log, self._label = log, label
         self._told: set[str] = set()
-        self.schema: Schema | None = None  # of the rows kept, once someone has found it out
+        self.schema: Schema | None = None  # of the rows kept, once known
 
     def has(self, rows: np.ndarray) -> np.ndarray:
         """Which of the rows are there."""

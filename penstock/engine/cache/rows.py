@@ -1,4 +1,4 @@
-"""Cached rows: each row of a `RowSource` is prepared once and can be had again in any order.
+"""Cached rows: each row of a `RowSource` is prepared once and can be read again in any order.
 
 Covers: taking rows from the store and the rest from the source, in the order asked for.
 Does not cover: how the store keeps them (row_store.py).
@@ -24,7 +24,7 @@ from penstock.engine.streams.transform import Fused, draws
 from penstock.order.permutation import Key
 
 _LOOKED_AT = 4
-"""Rows that tell whether functions make rows of one size."""
+"""Rows that show whether functions make rows of one size."""
 
 _DROPPED = b"-"
 """Kept for a row that a filter drops: it need not be looked at again."""
@@ -32,7 +32,7 @@ _DROPPED = b"-"
 
 @dataclass
 class FetchedRows:
-    """What the store has of some rows, and the source's bytes for the others."""
+    """Rows that the store has, and the source's bytes for the others."""
 
     rows: np.ndarray
     there: np.ndarray

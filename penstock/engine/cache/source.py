@@ -4,9 +4,9 @@ Covers: which kind of cached source a chain becomes, filling and using it, cache
 Does not cover: how bytes are kept (row_store.py, unit_store.py), by which name (key.py).
 
 Right behind a reader of remote files, a folder keeps their bytes as they are (remote_bytes.py). Elsewhere a chain
-over single rows whose functions look at one row at a time becomes `CachedRows`: any row can be had, so a shuffle above
-is still exact. Everything else becomes `CachedUnits`. Functions below a cache run once per row, not once per epoch; an
-`rng` argument there is fixed by the row alone.
+over single rows whose functions look at one row at a time becomes `CachedRows`: any row can be read alone, so a
+shuffle above is still exact. Everything else becomes `CachedUnits`. Functions below a cache run once per row, not once
+per epoch; an `rng` argument there is fixed by the row alone.
 """
 
 from __future__ import annotations

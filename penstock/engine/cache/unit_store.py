@@ -212,7 +212,7 @@ class FileUnits:
 
 
 def _touch(file: int, used: float) -> None:
-    """Note that a unit is in use: what nobody uses for long makes room. Once an hour is enough."""
+    """Mark a unit as used: units unused for long are evicted first. Once an hour is enough."""
     if time.time() - used > 3600:
         os.utime(file)
 

@@ -139,7 +139,7 @@ class RunReader:
 
     def __init__(self, entry: Entry, facts: StoreFacts) -> None:
         self.entry, self.facts = entry, facts
-        weakref.finalize(self, entry.close)  # as long as it is read, nobody removes it
+        weakref.finalize(self, entry.close)  # it is not removed while it is read
         runs = facts.runs
         self._index = np.memmap(entry.path(_INDEX), _RECORD, "r", shape=(runs,)) if runs else np.zeros(0, _RECORD)
 

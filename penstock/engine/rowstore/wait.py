@@ -1,4 +1,4 @@
-"""The wait for a row store: who waits for what, and how long still.
+"""The wait for a row store: what is waited for, and how much longer.
 
 Covers: an event after each run, and a line in the log when the wait is long enough to ask what is going on.
 Does not cover: filling (fill.py); showing events on a page (watch/).

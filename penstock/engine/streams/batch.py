@@ -38,7 +38,7 @@ class ElementCutter:
 
     def __init__(self, inner: Stream, state: State) -> None:
         self._inner = inner
-        # `before` is the inner state from which the current piece can be had again, `used` its rows already taken.
+        # `before` is the inner state from which the current piece can be read again, `used` its rows already taken.
         self._before: State = inner.start() if state is None else state["in"]
         self._skip = 0 if state is None else state["used"]
         self._pieces: deque[Piece] = deque()
@@ -88,7 +88,7 @@ class ElementCutter:
         return {"in": before, "used": self._used, "to": progress(piece.after)}
 
     def start(self) -> State:
-        """The state before the first element, None if the input has none worth telling."""
+        """The state before the first element, None if the input has none."""
         return None if self._inner.start() is None else {"in": self._inner.start(), "used": 0}
 
     def ready(self) -> bool:

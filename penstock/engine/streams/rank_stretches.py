@@ -14,16 +14,16 @@ import numpy as np
 from penstock.engine.streams.stream import Piece, State, Stream
 from penstock.order.stripe import Stripe
 
-Leg = dict[str, Any]
+RankStretch = dict[str, Any]
 
 
 def whole(rank: int, world: int) -> State:
-    """The state before the first row: one leg, all that the rank has."""
-    return {"legs": [{"stripe": [rank, world, 0, None], "at": None, "thin": None}], "leg": 0, "at": None}
+    """The state before the first row: one stretch, all that the rank has."""
+    return {"stretches": [{"stripe": [rank, world, 0, None], "at": None, "thin": None}], "stretch": 0, "at": None}
 
 
-class Legs(Stream):
-    """Streams over stripes, in turn. `build(stripe, thin, state)` makes one; `thin_for(world)` tells how to divide."""
+class RankStretches(Stream):
+    """Streams over stripes, in turn. `build(stripe, thin, state)` makes one; `thin_for(world)` says how to divide."""
 
     def __init__(
         self,
@@ -35,10 +35,11 @@ class Legs(Stream):
     ) -> None:
         self._build = build
         state = whole(rank, world) if state is None else state
-        self._legs: list[Leg] = [
-            {**leg, "thin": thin_for(leg["stripe"][1]) if leg["thin"] is None else leg["thin"]} for leg in state["legs"]
+        self._stretches: list[RankStretch] = [
+            stretch if stretch["thin"] is not None else {**stretch, "thin": thin_for(stretch["stripe"][1])}
+            for stretch in state["stretches"]
         ]
-        self._number: int = state["leg"]
+        self._number: int = state["stretch"]
         self._drop = 0
         self._opened: State = None
         self._inner: Stream
@@ -60,12 +61,12 @@ class Legs(Stream):
                 elements = piece.elements.slice(dropped, rows) if dropped else piece.elements
                 before, self._opened = self._opened, None
                 return Piece(elements, self._state({"in": piece.after, "used": 0}), before)
-            if self._number + 1 >= len(self._legs):
+            if self._number + 1 >= len(self._stretches):
                 return None
             self._inner.close()
             self._number += 1
-            self._open(self._legs[self._number]["at"])
-            self._opened = self._state(self._legs[self._number]["at"])
+            self._open(self._stretches[self._number]["at"])
+            self._opened = self._state(self._stretches[self._number]["at"])
 
     def ready(self) -> bool:
         return self._inner.ready()
@@ -74,17 +75,17 @@ class Legs(Stream):
         self._inner.close()
 
     def _open(self, at: State) -> None:
-        leg = self._legs[self._number]
-        rank, world, start, stop = leg["stripe"]
+        stretch = self._stretches[self._number]
+        rank, world, start, stop = stretch["stripe"]
         self._drop = 0 if at is None else at["used"]
-        self._inner = self._build(Stripe(rank, world, start, stop), leg["thin"], None if at is None else at["in"])
+        self._inner = self._build(Stripe(rank, world, start, stop), stretch["thin"], None if at is None else at["in"])
 
     def _state(self, at: State) -> State:
-        return {"legs": self._legs, "leg": self._number, "at": at}
+        return {"stretches": self._stretches, "stretch": self._number, "at": at}
 
 
 class StretchRows(Protocol):
-    """The rows of one leg."""
+    """The rows of one stretch."""
 
     @property
     def count(self) -> int: ...
@@ -92,21 +93,21 @@ class StretchRows(Protocol):
     def rows(self, first: int, last: int) -> np.ndarray: ...
 
 
-class LegRows:
+class RankRows:
     """The rows that a rank still has to read as one order, so that batches can be decoded straight from them.
 
-    Its states are those of batches cut from `Legs`: either can go on where the other stopped.
+    Its states are those of batches cut from `RankStretches`: either can go on where the other stopped.
     """
 
-    def __init__(self, stretch_of: Callable[[Stripe], StretchRows], rank: int, world: int, state: State) -> None:
+    def __init__(self, order_of: Callable[[Stripe], StretchRows], rank: int, world: int, state: State) -> None:
         inside = whole(rank, world) if state is None else state["in"]
-        self._legs: list[Leg] = [{**leg, "thin": False} for leg in inside["legs"]]
-        self._first: int = inside["leg"]
-        self._stretches = [stretch_of(Stripe(*leg["stripe"])) for leg in self._legs[self._first :]]
-        starts = [inside["at"], *(leg["at"] for leg in self._legs[self._first + 1 :])]
+        self._stretches: list[RankStretch] = [{**stretch, "thin": False} for stretch in inside["stretches"]]
+        self._first: int = inside["stretch"]
+        self._orders = [order_of(Stripe(*stretch["stripe"])) for stretch in self._stretches[self._first :]]
+        starts = [inside["at"], *(stretch["at"] for stretch in self._stretches[self._first + 1 :])]
         self._begins = [0 if at is None else (at["in"] or 0) + at["used"] for at in starts]
         self._begins[0] += 0 if state is None else state["used"]
-        left = [max(0, s.count - begin) for s, begin in zip(self._stretches, self._begins, strict=True)]
+        left = [max(0, s.count - begin) for s, begin in zip(self._orders, self._begins, strict=True)]
         self._ends = np.cumsum(left)
         self.start = self._state(0, inside["at"]) if state is None else state
 
@@ -115,12 +116,12 @@ class LegRows:
         return int(self._ends[-1])
 
     def rows(self, first: int, last: int) -> np.ndarray:
-        """Row numbers for the counters first..last-1, which count all legs through."""
+        """Row numbers for the counters first..last-1, which count all stretches through."""
         found, before = [], 0
-        for stretch, begin, end in zip(self._stretches, self._begins, self._ends.tolist(), strict=True):
+        for order, begin, end in zip(self._orders, self._begins, self._ends.tolist(), strict=True):
             low, high = max(first, before), min(last, end)
             if low < high:
-                found.append(stretch.rows(begin + low - before, begin + high - before))
+                found.append(order.rows(begin + low - before, begin + high - before))
             before = end
         return found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.int64), *found])
 
@@ -131,4 +132,4 @@ class LegRows:
         return self._state(number, {"in": self._begins[number] + count - before, "used": 0})
 
     def _state(self, number: int, at: State) -> State:
-        return {"in": {"legs": self._legs, "leg": self._first + number, "at": at}, "used": 0, "group": 1}
+        return {"in": {"stretches": self._stretches, "stretch": self._first + number, "at": at}, "used": 0, "group": 1}

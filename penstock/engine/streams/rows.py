@@ -20,7 +20,7 @@ from penstock.core.source import RowSource
 from penstock.engine.buffers.batch import rows_of
 from penstock.engine.buffers.leased_rows import BatchList, Held, Hold
 from penstock.engine.prepare.finish import Finish
-from penstock.engine.streams.rank_stretches import LegRows
+from penstock.engine.streams.rank_stretches import RankRows
 from penstock.engine.streams.stream import Context, Lookahead, Piece, State, Stream
 from penstock.engine.streams.transform import Fused
 from penstock.memory.budget import Lease
@@ -158,7 +158,7 @@ class RowBatches(Stream):
         self,
         context: Context,
         source: RowSource,
-        order: RowOrder | LegRows,
+        order: RowOrder | RankRows,
         *,
         size: int,
         drop_last: bool,
@@ -194,7 +194,7 @@ class RowBatches(Stream):
         return self._at >= self._count
 
     def _fill(self, early: bool = False) -> None:
-        """Start batches; `early` if nobody waits for them yet, as at the end of the epoch before."""
+        """Start batches; `early` if they are not yet waited for, as at the end of the epoch before."""
         while self._jobs.room and self._at < self._count:
             end = min(self._at + self._size, self._count)
             # A ragged end takes a full buffer: the next epoch's batches will want one of that size.

@@ -42,7 +42,7 @@ State = Any
 class Piece:
     """Some elements in order, and the stream's state right after them.
 
-    `before` is given where the piece is better had again from another state than the one after its predecessor.
+    `before` is given where the piece is better read again from another state than the one after its predecessor.
     """
 
     elements: Elements

@@ -111,7 +111,7 @@ class WindowShuffle(Stream):
         return nbytes >= width.nbytes or blocks >= width.blocks or (width.rows is not None and rows >= width.rows)
 
     def _next(self, before: State) -> tuple[Held | Window | None, State]:
-        """The carried rest of a block or the next one, and the inner state from which it can be had again."""
+        """The carried rest of a block or the next one, and the inner state from which it can be read again."""
         if self._carry is not None:
             assert not isinstance(self._carry, BatchList)
             return self._carry, before

@@ -82,7 +82,7 @@ class _RunDelay:
             os.close(self._fd)
 
     def read_s(self) -> float:
-        """Seconds so far; 0 where the kernel does not tell."""
+        """Seconds so far; 0 where the kernel does not report them."""
         if self._fd is None:
             return 0.0
         fields = os.pread(self._fd, 100, 0).split()

@@ -129,7 +129,7 @@ class Places:
         facts = replace(likely, workers=min(self._cores, self._budget.free // needed), obstacle=obstacle)
         choice = choose(facts)
         if choice == "process" and not self.processes.start(must=record.asked == "process"):
-            facts = replace(facts, workers=0)  # someone else has taken the memory meanwhile
+            facts = replace(facts, workers=0)  # the memory was taken meanwhile
             choice = choose(facts)
         if choose(likely) == "process" and choice == "thread":
             fell_back("function", f"{record.fused} stays in threads: {'; '.join(objections(facts))}")

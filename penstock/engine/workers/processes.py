@@ -333,7 +333,7 @@ def _environment() -> dict[str, str]:
 
 
 def _rebuilt(result: dict[str, Any], program: PackedFunctions, block: Block) -> Block | None:
-    """The block or the error that a process sent, told with the origins that only this side knows."""
+    """The block or the error that a process sent, with the origins that only this side knows."""
     _count(result["skipped"], program.fused, block)
     if "trace" in result:
         raise _error(result, block)

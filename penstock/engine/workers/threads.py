@@ -130,7 +130,7 @@ class Pool:
             return [thread.native_id for thread in self._threads if thread.native_id is not None]
 
     def close(self, *, wait: bool = True) -> None:
-        """Drop queued jobs, let running ones end, join the threads unless someone else will."""
+        """Drop queued jobs, let running ones end, join the threads if `wait`."""
         with self._ready:
             self._closed = True
             dropped, self._heap = self._heap, []

@@ -107,7 +107,7 @@ class FlowFacts:
     job_queued_s: float
     """Time that jobs were able to run and had no processor."""
     idle: float
-    """Share of the machine's processor time that nobody used."""
+    """Unused share of the machine's processor time."""
     threads: int
     cores: int
 
@@ -222,7 +222,7 @@ class Tuner:
         self._paused = False
 
     def pause(self) -> None:
-        """Leave the threads alone: memory is short and someone else has made them fewer."""
+        """Leave the threads alone: memory is short, and the watchdog has made them fewer."""
         self._paused = True
 
     def go_on(self) -> None:
@@ -284,7 +284,7 @@ def _between(last: _Reading, now: _Reading, pool: Pool) -> FlowFacts:
 
 
 def machine_time() -> tuple[float, float]:
-    """Clock ticks that the machine's processors were busy and idle since it started; zeros where nobody tells."""
+    """Clock ticks that the machine's processors were busy and idle since it started; zeros where that is unknown."""
     try:
         with open("/proc/stat", "rb") as file:
             ticks = [float(value) for value in file.readline().split()[1:9]]

@@ -72,8 +72,9 @@ def forecast(
     `precision` and `remat` name one setting; by default the model's own is compared with bfloat16 and with
     rematerialisation. `memory` is the limit to compare with; by default what this process may use.
 
-        print(ps.forecast(model, ds))
-        ps.forecast(net, batch, loss=torch.nn.CrossEntropyLoss(), precision="float32", remat=False).fits
+    >>> print(forecast(model, ds))  # doctest: +SKIP
+    >>> forecast(net, batch, loss=torch.nn.CrossEntropyLoss(), precision="float32", remat=False).fits  # doctest: +SKIP
+    True
     """
     options = options or ForecastOptions()
     _check(precision, options)

@@ -29,7 +29,11 @@ def evaluate(
     class_weight: Mapping[int, float] | None = None,
     micro_batch: int | None = None,
 ) -> dict[str, float]:
-    """The model's loss and metrics over a dataset, as a dict. Nothing is kept between batches but the metrics."""
+    """The model's loss and metrics over a dataset, as a dict. Nothing is kept between batches but the metrics.
+
+    >>> evaluate(model, ds)["loss"]  # doctest: +SKIP
+    0.25
+    """
     keras_model, keras_step = _frameworks("evaluate()")
     keras_model.check(model)
     refuse_arrays(ds, "ds")
@@ -82,6 +86,8 @@ def predict(
 
     With `out` they are written to that .parquet or .npy file as they come, and the number of rows is returned. Without
     it an iterator of each batch's predictions is returned. Nothing is accumulated either way.
+
+    >>> rows = predict(model, ds, out="predictions.parquet")  # doctest: +SKIP
     """
     keras_model, keras_step = _frameworks("predict()")
     keras_model.check_predicts(model)

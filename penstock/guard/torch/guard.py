@@ -26,6 +26,10 @@ class Guard:
 
     `loss_fn` is a loss of torch (`nn.CrossEntropyLoss()`, called with `model(x)` and `y`) or a function
     `loss_fn(model, batch)` that returns the mean over the batch's samples.
+
+    >>> guard = Guard(model, torch.optim.AdamW(model.parameters()))  # doctest: +SKIP
+    >>> for batch in ds.torch():  # doctest: +SKIP
+    ...     loss = guard.step(batch, torch.nn.CrossEntropyLoss())
     """
 
     def __init__(

@@ -6,6 +6,7 @@ Does not cover: samples made of several arrays (source.py).
 
 from __future__ import annotations
 
+import copy
 import functools
 import io
 import itertools
@@ -26,6 +27,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
+from penstock.core.byte_cache import ByteCache
 from penstock.core.errors import BadData, FileChanged, InvalidInput, NotFound, SchemaChanged
 from penstock.core.source import OnError
 from penstock.native.mapped import take_rows
@@ -106,6 +108,12 @@ class JoinedArrays:
     @property
     def row_nbytes(self) -> int:
         return self._first.row_nbytes
+
+    def through(self, cache: ByteCache) -> JoinedArrays:
+        """The same arrays, those of remote files read through a cache."""
+        other = copy.copy(self)
+        other.paths = storage.through(self.paths, cache)
+        return other
 
     def part(self, number: int) -> StoredArray:
         """One of the arrays; those of late are kept, since a mapping takes time to make and a descriptor to have."""

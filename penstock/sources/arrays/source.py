@@ -6,6 +6,7 @@ Does not cover: where arrays lie in files (npy.py), the arguments of `read_numpy
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -14,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.block import Block, Column, column_field, column_nbytes, take_column
+from penstock.core.byte_cache import ByteCache
 from penstock.core.errors import InvalidInput
 from penstock.core.schema import Field, Schema
 from penstock.core.source import NEW_MEMORY, Buffers, OnError
@@ -41,6 +43,15 @@ class ArraySource:
             shown = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
             raise InvalidInput(f"{label}: arrays must have the same number of rows, but {shown}.")
         self._rows = next(iter(lengths.values()))
+
+    def through(self, cache: ByteCache) -> ArraySource:
+        """The same source, its remote files read through a cache."""
+        other = copy.copy(self)
+        other.columns = {
+            name: column.through(cache) if isinstance(column, JoinedArrays) else column
+            for name, column in self.columns.items()
+        }
+        return other
 
     @property
     def remote(self) -> bool:

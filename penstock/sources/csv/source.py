@@ -8,6 +8,7 @@ Both parsers round correctly and give the same dtypes, so which of them read a r
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.block import Block, Column, Origin
+from penstock.core.byte_cache import ByteCache
 from penstock.core.errors import BadData, InvalidInput, SchemaChanged
 from penstock.core.events import fell_back
 from penstock.core.schema import Schema
@@ -58,6 +60,13 @@ class CsvSource:
         self._unchanged = Unchanged(len(paths))
         self._same_header: set[int] = set()
         self._quoted: set[int] = set()
+
+    def through(self, cache: ByteCache) -> CsvSource:
+        """The same source, its remote files read through a cache."""
+        other = copy.copy(self)
+        other.paths = storage.through(self.paths, cache)
+        other.__dict__.pop("_pieces", None)  # cut again, of those files
+        return other
 
     @property
     def remote(self) -> bool:

@@ -9,18 +9,21 @@ chunks. They stand in one array, a line a file; the rest is a `Dataset5` for eac
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from penstock.core.byte_cache import ByteCache
 from penstock.core.errors import BadData, SchemaChanged
 from penstock.core.schema import OBJECT
 from penstock.core.source import BLOCK_NBYTES, OnError
 from penstock.sources.hdf5.chunks import RowReader
 from penstock.sources.hdf5.heap import lengths
 from penstock.sources.hdf5.survey import Dataset5, survey
+from penstock.sources.storage import files as storage
 from penstock.sources.storage.unchanged import Unchanged
 
 Facts = Mapping[str, Dataset5]
@@ -40,6 +43,12 @@ class Files5(Sequence[tuple[str, Facts]]):
     def __init__(self, paths: Sequence[str], kinds: Sequence[Facts], lines: np.ndarray, unchanged: Unchanged) -> None:
         self.paths, self._kinds, self._lines, self._unchanged = paths, list(kinds), lines, unchanged
         self._facts: dict[int, Facts] = {}
+
+    def through(self, cache: ByteCache) -> Files5:
+        """The same files, the remote ones read through a cache."""
+        other = copy.copy(self)
+        other.paths = storage.through(self.paths, cache)
+        return other
 
     def __len__(self) -> int:
         return len(self._lines)

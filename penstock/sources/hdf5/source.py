@@ -6,18 +6,20 @@ Does not cover: what is in a file (survey.py), addresses and filters (chunks.py)
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 import math
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.core.block import Block, Column
+from penstock.core.byte_cache import ByteCache
 from penstock.core.errors import BadData
 from penstock.core.schema import OBJECT, Schema
 from penstock.core.source import BLOCK_NBYTES, NEW_MEMORY, Buffers, OnError
@@ -46,6 +48,12 @@ class _Hdf5:
         self._readers: OrderedDict[tuple[int, str], RowReader] = OrderedDict()
         self._library: dict[int, tuple[Any, Any]] = {}
         self._lock = threading.Lock()
+
+    def through(self, cache: ByteCache) -> Self:
+        """The same source, its remote files read through a cache."""
+        other = copy.copy(self)
+        other.files = self.files.through(cache)
+        return other
 
     @property
     def remote(self) -> bool:

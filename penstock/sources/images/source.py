@@ -6,6 +6,7 @@ Does not cover: which files there are (sources/listing/scan.py, manifest.py), pi
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from penstock.core.block import Block
+from penstock.core.byte_cache import ByteCache
 from penstock.core.errors import BadData, DataError, MapError
 from penstock.core.schema import Field, Schema
 from penstock.core.source import NEW_MEMORY, Buffers, OnError
@@ -62,6 +64,12 @@ class ImageSource:
         self._on_error = on_error or OnError()
         self._name = name or files.root
         self._unchanged = Unchanged(len(files))
+
+    def through(self, cache: ByteCache) -> ImageSource:
+        """The same source, its remote files read through a cache."""
+        other = copy.copy(self)
+        other.files = self.files.through(cache)
+        return other
 
     @property
     def remote(self) -> bool:

@@ -6,6 +6,7 @@ Does not cover: parsing (parse.py), cutting files (sources/text/lines.py), the s
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ import pyarrow.types as pt
 
 from penstock.core.arrow_numbers import no_rows
 from penstock.core.block import Block, Column, Origin
+from penstock.core.byte_cache import ByteCache
 from penstock.core.errors import BadData, SchemaChanged
 from penstock.core.events import fell_back
 from penstock.core.schema import Schema
@@ -59,6 +61,12 @@ class JsonSource:
         self.files, self.shape, self.types, self._on_error = files, shape, dict(types), on_error
         self._plan: JsonPlan | None = None
         self._lock = threading.Lock()
+
+    def through(self, cache: ByteCache) -> JsonSource:
+        """The same source, its remote files read through a cache."""
+        other = copy.copy(self)
+        other.files = self.files.through(cache)
+        return other
 
     @property
     def remote(self) -> bool:

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, overload
 
 import numpy as np
 
+from penstock.core.byte_cache import ByteCache, CachedUrl
 from penstock.core.errors import DataError
 
 RUN = 1024
@@ -33,9 +34,13 @@ SMALL_NBYTES = 1_000_000
 class PathIndex(Sequence[str]):
     """Paths and labels by row number. Picklable: by file name, or by value when small."""
 
-    def __init__(self, file: str | bytes) -> None:
-        self._file = file
+    def __init__(self, file: str | bytes, cache: ByteCache | None = None) -> None:
+        self._file, self._cache = file, cache
         self._load()
+
+    def through(self, cache: ByteCache) -> PathIndex:
+        """The same list, its files to be read through a cache where they are remote."""
+        return PathIndex(self._file, cache)
 
     def _load(self) -> None:
         if isinstance(self._file, bytes):
@@ -86,7 +91,8 @@ class PathIndex(Sequence[str]):
         run, place = divmod(row, RUN)
         width = int(self._widths[run])
         start = int(self._offsets[run]) + place * width
-        return os.fsdecode(self._root_bytes + self._buffer[start : start + width].rstrip(b"\0"))
+        path = os.fsdecode(self._root_bytes + self._buffer[start : start + width].rstrip(b"\0"))
+        return path if self._cache is None else CachedUrl(path, self._cache)
 
     def label(self, row: int) -> int:
         """The label of a row, as a number."""
@@ -117,7 +123,7 @@ class PathIndex(Sequence[str]):
         return {"_file": self._file}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._file = state["_file"]
+        self._file, self._cache = state["_file"], None
         try:
             self._load()
         except (OSError, ValueError) as error:

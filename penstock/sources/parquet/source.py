@@ -6,6 +6,7 @@ Does not cover: how columns become samples (sources/tables/blocks.py), keeping f
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ import pyarrow.types as pt
 
 from penstock.core.arrow_numbers import arrow_of, numbers
 from penstock.core.block import Block, Origin
+from penstock.core.byte_cache import ByteCache
 from penstock.core.errors import BadData, InvalidInput, PenstockError, SchemaChanged
 from penstock.core.schema import Schema
 from penstock.core.source import BLOCK_NBYTES, NEW_MEMORY, Buffers, OnError
@@ -65,6 +67,12 @@ class ParquetSource:
         self._pages: dict[int, int] = {}
         self._times_checked: set[int] = set()
         self._unchanged = Unchanged(len(paths))
+
+    def through(self, cache: ByteCache) -> ParquetSource:
+        """The same source, its remote files read through a cache."""
+        other = copy.copy(self)
+        other.paths, other._readers = storage.through(self.paths, cache), Readers()
+        return other
 
     @property
     def remote(self) -> bool:

@@ -7,10 +7,12 @@ Does not cover: finding samples (sources/tfrecord/index.py, sources/tar/index.py
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, Self, TypeVar
 
+from penstock.core.byte_cache import ByteCache
 from penstock.core.schema import Schema
 from penstock.core.source import OnError
 from penstock.sources.records.span_index import SpanIndex, fingerprint
@@ -53,6 +55,12 @@ class Shards(Generic[P, R]):
     def __init__(self, paths: Sequence[str], parser: P, rule: R, on_error: OnError, name: str) -> None:
         self.paths, self.parser, self.rule, self._on_error, self._name = paths, parser, rule, on_error, name
 
+    def through(self, cache: ByteCache) -> Self:
+        """The same source, its remote files read through a cache."""
+        other = copy.copy(self)
+        other.paths = storage.through(self.paths, cache)
+        return other
+
     @property
     def remote(self) -> bool:
         return storage.any_remote(self.paths)
@@ -79,6 +87,11 @@ class IndexedShards(Shards[P, R]):
     def __init__(self, index: SpanIndex, parser: P, rule: R, on_error: OnError, name: str) -> None:
         super().__init__(index.paths, parser, rule, on_error, name)
         self.index = index
+
+    def through(self, cache: ByteCache) -> Self:
+        other = super().through(cache)
+        other.index = self.index.through(other.paths)
+        return other
 
     def num_rows(self) -> int:
         self.index.tell_damage(self._on_error)

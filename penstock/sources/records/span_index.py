@@ -24,7 +24,6 @@ from penstock.core.errors import BadData, DataError, NotFound
 from penstock.core.source import OnError
 from penstock.sources.listing.sorter import chunks
 from penstock.sources.storage import files as storage
-from penstock.sources.storage import remote
 from penstock.sources.storage.index_folder import cache_folder, written
 from penstock.sources.storage.unchanged import Unchanged
 
@@ -70,7 +69,13 @@ class SpanIndex:
         self._held: dict[int, np.ndarray] = {}
         self._starts: np.ndarray | None = None
         self._ends = np.empty(0, SPAN)
-        self._told = False
+        self._told = [False]
+
+    def through(self, paths: Sequence[str]) -> SpanIndex:
+        """The same index of the same files, by other names for them; damage is reported by one of the two."""
+        other = SpanIndex.__new__(SpanIndex)
+        vars(other).update(vars(self), paths=paths)
+        return other
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -95,9 +100,8 @@ class SpanIndex:
         starts = np.zeros(count + 1, np.int64)
         # Walking waits for storage and runs compiled code, so that threads help.
         with ThreadPoolExecutor(min(8, count, (os.cpu_count() or 1) + 2)) as pool:
-            keep = remote.in_this_context(self._keep)
             for some in chunks(range(count), WAITING):  # a pool takes an object of 1 KB for each call that waits
-                starts[some[0] + 1 : some[-1] + 2] = list(pool.map(keep, some))
+                starts[some[0] + 1 : some[-1] + 2] = list(pool.map(self._keep, some))
         self._starts = np.cumsum(starts)
 
     def _keep(self, file: int) -> int:
@@ -161,15 +165,15 @@ class SpanIndex:
         """Report files that could not be walked to their end, once."""
         self.starts  # noqa: B018  (builds the index)
         with self._lock:
-            if self._told:
+            if self._told[0]:
                 return
-            self._told = True
+            self._told[0] = True
         for file in np.flatnonzero(self._ends["length"]):
             offset, code = self._ends[file].item()
             try:
                 on_error.bad(BadData(place(self.paths[int(file)], offset), self.walk.reason(code)))
             except DataError:
-                self._told = False
+                self._told[0] = False
                 raise
 
     def sizes(self) -> np.ndarray:

@@ -43,7 +43,7 @@ class _FirstSpeaks:
 
     def get(self, path: str) -> str | None:
         if self._found is None:
-            self._found = (_by_content(path),)
+            self._found = (_looked_at(path),)
         return self._found[0]
 
 
@@ -54,6 +54,10 @@ def _of_folder(_folder: str, _ending: str) -> _FirstSpeaks:
 
 @lru_cache(maxsize=65_536)
 def _by_content(path: str) -> str | None:
+    return _looked_at(path)
+
+
+def _looked_at(path: str) -> str | None:
     try:
         head = storage.read_range(path, 0, 10)
     except DataError:

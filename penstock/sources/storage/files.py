@@ -18,9 +18,11 @@ from contextlib import contextmanager
 from typing import BinaryIO, cast
 from urllib.parse import unquote
 
+from penstock.core.byte_cache import ByteCache, CachedUrl
 from penstock.core.errors import BadData, DataError, InvalidInput, NotFound
 from penstock.core.sizes import size
 from penstock.sources.listing import find
+from penstock.sources.listing.packed_names import PathIndex
 from penstock.sources.listing.shared import listed_once
 from penstock.sources.listing.sorter import chunks
 from penstock.sources.storage import remote, remote_file
@@ -57,6 +59,13 @@ def local_path(path: PathLike) -> str:
     if text.startswith("file://"):
         return unquote(text[len("file://") :])
     return os.path.expanduser(text) if text.startswith("~") else text
+
+
+def through(paths: Sequence[str], cache: ByteCache) -> Sequence[str]:
+    """The same paths, files of remote stores to be read through a cache."""
+    if isinstance(paths, PathIndex):
+        return paths.through(cache)
+    return [CachedUrl(path, cache) if is_remote(path) else path for path in paths]
 
 
 def expand(paths: Paths | Iterable[PathLike], *, suffixes: tuple[str, ...] | None = None) -> Sequence[str]:

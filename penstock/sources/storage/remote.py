@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
-from penstock.core.byte_cache import ByteCache, cached_by, current_cache
+from penstock.core.byte_cache import cache_of
 from penstock.core.errors import DataError, InvalidInput, MissingExtra, NotFound, PenstockError
 
 TRIES = 7
@@ -195,7 +195,7 @@ def _brief(error: BaseException) -> str:
 
 def info(url: str) -> dict[str, Any]:
     """What the store says about a file."""
-    cache = current_cache.get()
+    cache = cache_of(url)
     return _ask(url) if cache is None else cache.info(url, _ask)
 
 
@@ -232,7 +232,7 @@ _ASKED_FILES = 4096
 
 def recent_identity(url: str, *, fresh: bool) -> tuple[int, str]:
     """Size and tag of a file, asked for now or lately; where its bytes are kept, as they were when that began."""
-    if current_cache.get() is not None:
+    if cache_of(url) is not None:
         return _size_and_tag(info(url))
     with _lock:
         at, found = _asked.get(url, (-math.inf, (0, "")))
@@ -265,17 +265,13 @@ def read_file(url: str, limit_nbytes: int | None = None) -> bytes:
         fs, path = filesystem(url)
         return cast(bytes, retried(url, lambda: fs.cat_file(path)))
 
-    cache = current_cache.get()
+    cache = cache_of(url)
     return fetch() if cache is None else cache.whole(url, fetch, limit_nbytes)
 
 
 def read_range(url: str, offset: int, length: int) -> bytes:
     """Some bytes of a remote file; fewer where it ends before."""
-    return range_by_way_of(current_cache.get(), url, offset, length)
-
-
-def range_by_way_of(cache: ByteCache | None, url: str, offset: int, length: int) -> bytes:
-    """As `read_range`, for one who keeps the bytes whatever the context of the caller."""
+    cache = cache_of(url)
     if cache is None:
         return _fetch_range(url, offset, length)
     return cache.range(url, _stamp(cache.info(url, _ask)), (offset, length), _fetch_range)
@@ -305,7 +301,7 @@ def _past_end(error: BaseException) -> bool:
 
 def read_many(url: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
     """Ranges of one remote file, several in flight together unless all are kept here."""
-    cache = current_cache.get()
+    cache = cache_of(url)
     if cache is not None:
         tag = _stamp(cache.info(url, _ask))
         if all(cache.has_range(url, tag, span) for span in spans):
@@ -315,8 +311,8 @@ def read_many(url: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
 
 def kept_files(urls: Sequence[str]) -> list[bytes | None]:
     """Whole files that are on local disk, so that nobody has to be waited for; None for the others."""
-    cache = current_cache.get()
-    return [None] * len(urls) if cache is None else [cache.kept_whole(url) for url in urls]
+    caches = map(cache_of, urls)
+    return [None if cache is None else cache.kept_whole(url) for url, cache in zip(urls, caches, strict=True)]
 
 
 def in_parallel(read: Callable[[S], T], items: Sequence[S]) -> list[T]:
@@ -325,15 +321,4 @@ def in_parallel(read: Callable[[S], T], items: Sequence[S]) -> list[T]:
         return [read(item) for item in items]
     # A pool for the call: its threads cost 1 ms next to a request's 30, and none is left behind.
     with ThreadPoolExecutor(min(PARALLEL, len(items)), thread_name_prefix="penstock-remote") as pool:
-        return list(pool.map(in_this_context(read), items))
-
-
-def in_this_context(call: Callable[[S], T]) -> Callable[[S], T]:
-    """The call, for other threads: who keeps remote bytes for this thread keeps them for those."""
-    cache = current_cache.get()
-
-    def within(item: S) -> T:
-        with cached_by(cache):
-            return call(item)
-
-    return within
+        return list(pool.map(read, items))

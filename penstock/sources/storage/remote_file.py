@@ -10,9 +10,8 @@ import errno
 import io
 from typing import Any, BinaryIO, cast
 
-from penstock.core.byte_cache import current_cache
 from penstock.core.errors import DataError
-from penstock.sources.storage.remote import file_size, range_by_way_of
+from penstock.sources.storage.remote import file_size, read_range
 
 SMALLEST_AHEAD, LARGEST_AHEAD = 64 * 1024, 8 * 1024 * 1024
 """A remote file read in sequence fetches twice as much each time, within these bounds."""
@@ -29,7 +28,6 @@ class RemoteFile(io.RawIOBase):
     def __init__(self, url: str, nbytes: int) -> None:
         self.name = url
         self.nbytes = nbytes
-        self._cache = current_cache.get()  # others may read it in threads of their own, as Arrow does
         self._at = 0
         self._held = b""
         self._held_at = 0
@@ -67,7 +65,7 @@ class RemoteFile(io.RawIOBase):
         self._ahead = min(self._ahead * 2, LARGEST_AHEAD) if sequential else SMALLEST_AHEAD
         length = max(0, min(max(wanted, self._ahead), self.nbytes - self._at))
         self._held = b""  # let go of the old bytes before the new ones arrive
-        self._held = range_by_way_of(self._cache, self.name, self._at, length)
+        self._held = read_range(self.name, self._at, length)
         self._held_at = self._at
         if length and len(self._held) < length and self._at + len(self._held) < self.nbytes:
             raise DataError(f"{self.name} became shorter while it was read.")

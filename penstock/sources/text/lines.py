@@ -6,6 +6,7 @@ Does not cover: what the lines mean (sources/json/source.py, source.py).
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
@@ -14,6 +15,7 @@ from itertools import starmap
 import numpy as np
 import pyarrow as pa
 
+from penstock.core.byte_cache import ByteCache
 from penstock.core.errors import BadData, InvalidInput
 from penstock.core.sizes import size
 from penstock.sources.csv.split import OUTSIDE, Cutter, Quoting, Stretch, stream_lines
@@ -33,6 +35,13 @@ class LineFiles:
     def __init__(self, paths: Sequence[str], max_line: int) -> None:
         self.paths, self.max_line, self.range_nbytes = paths, max_line, RANGE_NBYTES
         self.unchanged = Unchanged(len(paths))
+
+    def through(self, cache: ByteCache) -> LineFiles:
+        """The same files, the remote ones read through a cache."""
+        other = copy.copy(self)
+        other.paths = storage.through(self.paths, cache)
+        other.__dict__.pop("pieces", None)  # cut again, of those files
+        return other
 
     @cached_property
     def sizes(self) -> np.ndarray:

@@ -7,6 +7,7 @@ Does not cover: cutting files into lines (lines.py).
 from __future__ import annotations
 
 import codecs
+import copy
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 
 from penstock.core.arrow_numbers import arrow_of
 from penstock.core.block import Block
+from penstock.core.byte_cache import ByteCache
 from penstock.core.errors import BadData, DataError, InvalidInput
 from penstock.core.schema import OBJECT, Field, Schema
 from penstock.core.sizes import size
@@ -49,6 +51,12 @@ class LineSource:
 
     def __init__(self, files: LineFiles, encoding: str, skip_blank: bool, on_error: OnError) -> None:
         self.files, self.encoding, self.skip_blank, self._on_error = files, encoding, skip_blank, on_error
+
+    def through(self, cache: ByteCache) -> LineSource:
+        """The same source, its remote files read through a cache."""
+        other = copy.copy(self)
+        other.files = self.files.through(cache)
+        return other
 
     @property
     def remote(self) -> bool:
@@ -171,6 +179,12 @@ class DocumentSource:
     def __init__(self, paths: Sequence[str], encoding: str, max_document: int, on_error: OnError) -> None:
         self.paths, self.encoding, self.max_document, self._on_error = paths, encoding, max_document, on_error
         self._unchanged = Unchanged(len(paths))
+
+    def through(self, cache: ByteCache) -> DocumentSource:
+        """The same source, its remote files read through a cache."""
+        other = copy.copy(self)
+        other.paths = storage.through(self.paths, cache)
+        return other
 
     @property
     def remote(self) -> bool:

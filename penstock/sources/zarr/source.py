@@ -6,18 +6,20 @@ Does not cover: bytes of a store (store.py), codecs (the zarr package has them).
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.core.block import Block, Column
+from penstock.core.byte_cache import ByteCache, below
 from penstock.core.errors import BadData, DataError, InvalidInput, MissingExtra, NotFound, PenstockError, SchemaChanged
 from penstock.core.schema import OBJECT, Field, Schema
 from penstock.core.source import BLOCK_NBYTES, NEW_MEMORY, Buffers, OnError
@@ -145,12 +147,19 @@ class _Zarr:
         for store, (path, facts) in enumerate(self.stores):
             for column, fact in facts.items():
                 self._unchanged[store, column] = Unchanged()
-                self._check_metadata(store, column, f"{path}/{fact.name}".rstrip("/"))
+                self._check_metadata(store, column, folder_of(path, fact.name))
         self._clear()
 
     def _clear(self) -> None:
         self._arrays: dict[tuple[int, str], Any] = {}
         self._lock = threading.Lock()
+
+    def through(self, cache: ByteCache) -> Self:
+        """The same source, its remote files read through a cache."""
+        other = copy.copy(self)
+        paths = storage.through([path for path, _ in self.stores], cache)
+        other.stores = [(path, facts) for path, (_, facts) in zip(paths, self.stores, strict=True)]
+        return other
 
     @property
     def remote(self) -> bool:
@@ -169,7 +178,7 @@ class _Zarr:
         for path, facts in self.stores:
             for column, fact in facts.items():
                 digest.update(f"{path}|{column}={fact.name}{fact.shape}{fact.chunk}{fact.dtype.str}".encode())
-                digest.update(_stamp(f"{path}/{fact.name}".rstrip("/")).encode())
+                digest.update(_stamp(folder_of(path, fact.name)).encode())
         return digest.hexdigest()
 
     def array(self, store: int, column: str) -> Any:
@@ -202,7 +211,7 @@ class _Zarr:
         """
         path, facts = self.stores[store]
         fact = facts[column]
-        folder = f"{path}/{fact.name}".rstrip("/")
+        folder = folder_of(path, fact.name)
         self._check_metadata(store, column, folder)
         if storage.is_remote(path):
             return
@@ -213,11 +222,11 @@ class _Zarr:
             for cell, place in enumerate(np.ndindex(*grid[1:])):
                 key = array.metadata.encode_chunk_key((strip, *place))
                 number = len(METADATA) + strip * inner + cell
-                self._unchanged[store, column].check(number, f"{folder}/{key}", may_be_missing=True)
+                self._unchanged[store, column].check(number, below(folder, key), may_be_missing=True)
 
     def _check_metadata(self, store: int, column: str, folder: str) -> None:
         for number, name in enumerate(METADATA):
-            self._unchanged[store, column].check(number, f"{folder}/{name}", may_be_missing=True)
+            self._unchanged[store, column].check(number, below(folder, name), may_be_missing=True)
 
     def origin(self, store: int, row: int) -> str:
         """A row in words."""
@@ -360,10 +369,15 @@ def _finished(found: np.ndarray, fact: ZarrArray) -> Column:
     return pa.array(values.tolist(), pa.string()) if found.ndim == 1 else values
 
 
+def folder_of(store: str, name: str) -> str:
+    """The folder of an array in a store; an array that is the store itself has no name."""
+    return below(store, name) if name else store
+
+
 def _stamp(path: str) -> str:
     for name in METADATA:
         try:
-            return storage.stamp(f"{path}/{name}")
+            return storage.stamp(below(path, name))
         except NotFound:
             continue
     return ""

@@ -11,6 +11,7 @@ import os
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
+from penstock.core.byte_cache import below
 from penstock.core.errors import DataError, InvalidInput, MissingExtra, NotFound
 from penstock.sources.storage import files as storage
 from penstock.sources.storage import remote
@@ -30,7 +31,7 @@ class ReadOnlyStore(Store):
 
     def __init__(self, root: str) -> None:
         super().__init__(read_only=True)
-        self.root = root.rstrip("/")
+        self.root = root.rstrip("/") if root.endswith("/") else root
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ReadOnlyStore) and other.root == self.root
@@ -44,7 +45,7 @@ class ReadOnlyStore(Store):
     def _path(self, key: str) -> str:
         if ".." in key.split("/"):
             raise DataError(f"{self.root} asks for {key!r}, which lies outside of it.")
-        return f"{self.root}/{key}" if key else self.root
+        return below(self.root, key) if key else self.root
 
     def _read(self, key: str, part: Any) -> bytes | None:
         path = self._path(key)

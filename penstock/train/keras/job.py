@@ -35,7 +35,7 @@ from penstock.memory.limits import current_limit, limit
 from penstock.memory.meter import Meter
 from penstock.train.config import PRECISIONS, Config, read_config, write_json
 from penstock.train.flow import Streams, prepare, streams
-from penstock.train.forecast import fits_obviously, foresee
+from penstock.train.forecast import fits_obviously, forecast_micro_batch
 from penstock.train.keras.loading import Loading
 from penstock.train.recipe import DataRecipe, read_recipe, write_recipe
 from penstock.train.user_code import call_user
@@ -84,7 +84,7 @@ def train(folder: Path, config: Config) -> None:
     foretold = config.forecast and not begun and micro_batch_hint() is None and world.size == 1
     foretold = foretold and not fits_obviously(config, recipe)
     _tell_plan(found, config, recipe, foretold)
-    micro = foresee(folder, config, found) if foretold else None
+    micro = forecast_micro_batch(folder, config, found) if foretold else None
     if world.size > 1:
         join(config.backend)  # before the framework is loaded: JAX cannot join later
     loading.wait()
@@ -237,7 +237,7 @@ def _finite(values: Any) -> Any:
 
 
 def told(error: Exception, folder: Path) -> str:
-    """An error that nobody foresaw, in words; a full disk, which is nobody's bug, with what to do about it."""
+    """An unexpected error in words; for a full disk, which is no bug, what to do about it."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = error.filename or folder
         return f"no space is left for {where}. Make room, then go on with: penstock train --resume --out {folder}"

@@ -1,7 +1,7 @@
-"""Whether a batch fits so plainly that nobody needs to try it first.
+"""Whether a batch fits so plainly that it need not be tried first.
 
 Covers: counting weights and activations of the models that come with the command, from the recipe alone.
-Does not cover: trying small steps (forecast.py), users' own models, whose size only building them tells.
+Does not cover: trying small steps (forecast.py), users' own models, whose size is known only once they are built.
 
 A forecast starts a second copy of the framework and takes half a minute; most runs have a small model and a large
 limit. The count is generous on purpose: where it is wrong, the guard still splits the batch.

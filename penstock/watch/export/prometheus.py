@@ -1,6 +1,6 @@
 """A run's numbers in the text format that Prometheus scrapes.
 
-Covers: names, types and labels; one line a number, runs told apart by a label.
+Covers: names, types and labels; one line a number, runs distinguished by a label.
 Does not cover: serving them (server.py).
 """
 

@@ -1,9 +1,9 @@
 """The runs that a live page shows: found, taken in piece by piece, forgotten when there are too many.
 
-Covers: the list of runs with their state, and an up-to-date digest of each run that someone looks at.
+Covers: the list of runs with their state, and an up-to-date digest of each run on view.
 Does not cover: serving (server.py).
 
-Nothing is read while nobody asks. A long run is taken in a few megabytes at a time, so that the first picture comes at
+Nothing is read unless a page asks. A long run is taken in a few megabytes at a time, so that the first charts come at
 once and fills up.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.watch.chart_data import SILENT_S, Picture, draw, facts_of
+from penstock.watch.chart_data import SILENT_S, ChartData, draw, facts_of
 from penstock.watch.digest import Digest, number
 from penstock.watch.ranks import RankTable
 from penstock.watch.run_folder import EVENTS, Record, RunInfo, Tail, list_runs
@@ -27,13 +27,13 @@ MOST_OPEN = 16
 """Digests kept; each is at most a megabyte."""
 MOST_LISTED = 200
 TURN_S = 0.25
-"""How long one turn of reading may take before a picture is drawn of what is known so far."""
+"""How long one turn of reading may take before charts are drawn of what is known so far."""
 PEEK_NBYTES = 32 * 1024
 
 
 @dataclass(slots=True)
 class _Open:
-    """A run that someone looks at."""
+    """A run on view."""
 
     tail: Tail
     digest: Digest
@@ -70,8 +70,8 @@ class RunList:
             self._peeks = {run.name: self._peeks[run.name] for run in runs}
         return rows
 
-    def picture(self, name: str, since: str = "") -> tuple[Picture, bool] | None:
-        """A run's picture, and whether more is waiting to be read; None if there is no such run."""
+    def chart_data(self, name: str, since: str = "") -> tuple[ChartData, bool] | None:
+        """A run's chart data, and whether more is waiting to be read; None if there is no such run."""
         with self._lock:
             opened = self._find(name)
             if opened is None:

@@ -79,7 +79,7 @@ class RunServer:
             "/": self.page,
             "/stream": self.stream,
             "/api/runs": self.runs,
-            "/api/picture": self.picture,
+            "/api/chart-data": self.chart_data,
             "/metrics": self.metrics,
         }
         return Starlette(routes=[Route(path, self._guarded(answer)) for path, answer in routes.items()])
@@ -125,9 +125,9 @@ class RunServer:
         """The runs there are, as JSON."""
         return JSONResponse(await run_in_threadpool(self.run_list.listing))
 
-    async def picture(self, request: Request) -> Response:
-        """One run's picture as JSON, for scripts."""
-        found = await run_in_threadpool(self._whole_picture, request.query_params.get("run", ""))
+    async def chart_data(self, request: Request) -> Response:
+        """One run's chart data as JSON, for scripts."""
+        found = await run_in_threadpool(self._whole_chart_data, request.query_params.get("run", ""))
         if found is None:
             return JSONResponse({"error": "There is no such run. /api/runs lists them."}, 404)
         return JSONResponse(finite(found))
@@ -138,7 +138,7 @@ class RunServer:
         return PlainTextResponse(text, headers={"Content-Type": CONTENT_TYPE})
 
     async def stream(self, request: Request) -> Response:
-        """Server-sent events: `runs` when the list changes, `picture` when a chosen run does."""
+        """Server-sent events: `runs` when the list changes, `chart_data` when a chosen run does."""
         if self.streams >= MOST_STREAMS:
             return PlainTextResponse("Too many pages are open.\n", 503)
         self.streams += 1  # counted before anything is waited for, so that no two take the last place
@@ -174,21 +174,21 @@ class RunServer:
 
     def _changes(self, name: str, places: dict[str, str], sent: dict[str, Any]) -> tuple[list[str], bool]:
         """The event that brings a page up to date, if anything changed, and whether more is waiting to be read."""
-        found = self.run_list.picture(name, places.get(name, ""))
+        found = self.run_list.chart_data(name, places.get(name, ""))
         if found is None:
             return [], False
-        picture, more = found
-        mark = (picture["facts"]["events"], picture["facts"]["status"])
+        chart_data, more = found
+        mark = (chart_data["facts"]["events"], chart_data["facts"]["status"])
         coming_back = name in places and "run:" + name not in sent
         if sent.get("run:" + name) == mark or (coming_back and more):  # half a run would replace a whole one
             return [], more
         sent["run:" + name] = mark
-        places[name] = picture["place"]
-        return [_event("picture", picture, format_id(places))], more
+        places[name] = chart_data["place"]
+        return [_event("chart_data", chart_data, format_id(places))], more
 
-    def _whole_picture(self, name: str) -> dict[str, Any] | None:
+    def _whole_chart_data(self, name: str) -> dict[str, Any] | None:
         while True:
-            found = self.run_list.picture(name)
+            found = self.run_list.chart_data(name)
             if found is None or not found[1]:
                 return found and found[0]
 

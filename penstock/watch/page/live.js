@@ -64,7 +64,7 @@ function connect() {
     state.runs = JSON.parse(event.data);
     drawRuns();
   });
-  source.addEventListener("picture", (event) => {
+  source.addEventListener("chart_data", (event) => {
     heard();
     state.last = event.lastEventId;
     const picture = JSON.parse(event.data);

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.bench import bench, limits
 from penstock.bench.chain import BenchPlan
-from penstock.bench.measure import from_storage, nbytes_of_batch, steady, synthetic
+from penstock.bench.measure import from_storage, nbytes_of_batch, steady_flow, synthetic
 from penstock.bench.sample import SampledRows, SampledUnits, subject_of
 from penstock.core.errors import InvalidInput, NotFound
 from penstock.core.user_code import load_function
@@ -113,7 +113,7 @@ def test_every_piece_of_a_file_is_read_once(csv, photos, monkeypatch):
 def test_a_run_counts_rows_and_waiting(csv):
     plan = BenchPlan(str(csv), batch=64)
     chain = plan.chain(read_csv(str(csv)))
-    free = steady(chain, 0.1)
+    free = steady_flow(chain, 0.1)
     assert free.rows >= 3 * 32 and free.rows % 32 == 0  # the last batch of a pass has 32 rows
     assert 0 < free.waited_s <= free.wall_s and free.cpu_s > 0
     batch = next(iter(chain))

@@ -10,7 +10,7 @@ from penstock.compress.recipe import Recipe, SizeTarget
 from penstock.compress.result.frontier import Trial, best, frontier_rows, plot, unbeaten
 from penstock.compress.result.report import Shrunk
 from penstock.compress.result.score import Score
-from penstock.compress.search import WEIGHT_NBYTES, TargetMissed, Workshop, search
+from penstock.compress.search import WEIGHT_NBYTES, SearchSteps, TargetMissed, search
 from penstock.core.errors import InvalidInput
 
 MODES = (None, "float16", "int8")
@@ -23,8 +23,8 @@ class Arithmetic:
         self.trained: list[Recipe] = []
         self.cannot = cannot
 
-    def shop(self) -> Workshop:
-        return Workshop(lambda r: r.width, lambda w: int(1_000_000 * w * w), self.sketch, self.finish)
+    def shop(self) -> SearchSteps:
+        return SearchSteps(lambda r: r.width, lambda w: int(1_000_000 * w * w), self.sketch, self.finish)
 
     def sketch(self, width: float, recipe: Recipe, left_s: float = 0) -> ModelFacts:
         if recipe.quantize in self.cannot:

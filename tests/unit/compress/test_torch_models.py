@@ -24,7 +24,7 @@ from penstock.compress import (  # noqa: E402
     save_model,
     width,
 )  # fmt: skip
-from penstock.compress.execute import Work  # noqa: E402
+from penstock.compress.execute import Shrinking  # noqa: E402
 from penstock.compress.framework import framework_of  # noqa: E402
 from penstock.compress.recipe import Recipe  # noqa: E402
 from penstock.compress.result.score import Score, score  # noqa: E402
@@ -148,12 +148,12 @@ def test_a_program_is_quantized_again_without_unpacking_weights_twice(trained, d
 
 def test_zeros_are_counted_and_layers_that_stay_dense_are_named(digits, tmp_path: Path) -> None:
     net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
-    work = Work(net, tmp_path / "small.pt2", digits[0][:4], tmp_path)
-    thin = work.train(copy.deepcopy(net), Recipe(n_m=(2, 4)))
+    shrinking = Shrinking(net, tmp_path / "small.pt2", digits[0][:4], tmp_path)
+    thin = shrinking.train(copy.deepcopy(net), Recipe(n_m=(2, 4)))
     kernels = [thin[0].weight, thin[3].weight]
     zeros = sum(int((weight == 0).sum()) for weight in kernels) / sum(weight.numel() for weight in kernels)
-    assert f"{zeros:.0%} of 2,952 kernel weights are zero" in work.notes[0]
-    assert work.notes[1] == "2:4 leaves 0.weight dense: 4 does not divide their inputs."
+    assert f"{zeros:.0%} of 2,952 kernel weights are zero" in shrinking.notes[0]
+    assert shrinking.notes[1] == "2:4 leaves 0.weight dense: 4 does not divide their inputs."
 
 
 def test_int4_packs_odd_rows() -> None:

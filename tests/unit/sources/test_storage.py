@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.byte_cache import cached_by
+from penstock.core.byte_cache import CachedUrl
 from penstock.core.errors import BadData, DataError, InvalidInput, NotFound
 from penstock.engine.cache.pages import Pages
 from penstock.sources.storage import files as storage
@@ -187,17 +187,15 @@ def test_kept_files_and_others_come_in_order_and_only_the_others_are_asked_for(t
     for k, url in enumerate(urls[:5]):
         fs.pipe_file(url.removeprefix("memory:/"), bytes([k]) * (k + 1))
     pages = Pages(str(tmp_path), None)
-    with cached_by(pages):
-        assert storage.read_files([urls[1], urls[3]]) == [b"\1\1", b"\3\3\3\3"]
-        asked = []
-        fetch = type(fs).cat_file
-        monkeypatch.setattr(
-            type(fs), "cat_file", lambda fs, path, **more: asked.append(path) or fetch(fs, path, **more)
-        )
-        found = storage.read_files(urls, limit_nbytes=3)
-        assert found[:3] == [b"\0", b"\1\1", b"\2\2\2"]
-        assert [type(error) for error in found[3:]] == [BadData, BadData, NotFound]
-        assert sorted({path[-1] for path in asked}) == ["0", "2", "4", "5"]
+    urls = [CachedUrl(url, pages) for url in urls]
+    assert storage.read_files([urls[1], urls[3]]) == [b"\1\1", b"\3\3\3\3"]
+    asked = []
+    fetch = type(fs).cat_file
+    monkeypatch.setattr(type(fs), "cat_file", lambda fs, path, **more: asked.append(path) or fetch(fs, path, **more))
+    found = storage.read_files(urls, limit_nbytes=3)
+    assert found[:3] == [b"\0", b"\1\1", b"\2\2\2"]
+    assert [type(error) for error in found[3:]] == [BadData, BadData, NotFound]
+    assert sorted({path[-1] for path in asked}) == ["0", "2", "4", "5"]
     pages.close()
 
 

@@ -239,7 +239,7 @@ def test_too_many_categories_share_buckets(tmp_path, monkeypatch):
         ("x,label,class\n1,2,3\n", None, InvalidInput, "several columns could be the target.*label, class"),
         ("x,z\n1,2\n", "q", NotFound, "no column 'q'.*x, z"),
         ("label\n1\n2\n", None, InvalidInput, "nothing to learn from"),
-        ("x,label\n1,a\n2,a\n", None, InvalidInput, "one value only"),
+        ("x,label\n1,a\n2,a\n", None, InvalidInput, "only one value"),
     ],
 )
 def test_what_cannot_be_learned_is_one_sentence(text, target, error, match, tmp_path):
@@ -252,6 +252,15 @@ def test_pictures_without_classes(tmp_path):
     for i in range(3):
         (tmp_path / f"{i}.png").write_bytes(png(i))
     with pytest.raises(InvalidInput, match="one folder for each class"):
+        prepare(Config(data=str(tmp_path)))
+
+
+def test_pictures_of_a_single_class(tmp_path):
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "0.png").write_bytes(png(0))
+    (tmp_path / "dog").mkdir()
+    (tmp_path / "dog" / "notes.txt").write_text("no picture")
+    with pytest.raises(InvalidInput, match="only one class folder with pictures; training needs at least two"):
         prepare(Config(data=str(tmp_path)))
 
 

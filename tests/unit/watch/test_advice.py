@@ -29,7 +29,7 @@ def test_the_bottleneck_is_named(share, begins):
         (RunFacts(peak_nbytes=99, limit_nbytes=100), "Memory came close to the limit"),
         (RunFacts(peak_nbytes=101, limit_nbytes=100), "More memory than the limit was in use"),
         (RunFacts(peak_nbytes=10, limit_nbytes=100, trained_s=5), "There is room in memory"),
-        (RunFacts(unaccounted=(GB, 2 * GB), limit_nbytes=4 * GB), "Memory that nobody accounts for keeps growing"),
+        (RunFacts(unaccounted=(GB, 2 * GB), limit_nbytes=4 * GB), "Unaccounted memory keeps growing"),
         (RunFacts(speeds=(1000.0, 500.0)), "The run became slower"),
         (RunFacts(deaths=1), "The training process died once"),
         (RunFacts(deaths=3), "The training process died 3 times"),
@@ -87,9 +87,9 @@ def test_facts_of_a_run():
 
 def test_a_leak_is_noticed():
     leaking = [start(), *(sample(START_T + n, other=GB // 4 + n * 5_000_000) for n in range(200))]
-    assert "Memory that nobody accounts for keeps growing" in titles(gather(digest(leaking)))
+    assert "Unaccounted memory keeps growing" in titles(gather(digest(leaking)))
     steady = [start(), *(sample(START_T + n, other=GB // 2) for n in range(200))]
-    assert "Memory that nobody accounts for keeps growing" not in titles(gather(digest(steady)))
+    assert "Unaccounted memory keeps growing" not in titles(gather(digest(steady)))
 
 
 def test_validation_and_saving_are_no_waiting():

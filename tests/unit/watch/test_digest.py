@@ -63,9 +63,9 @@ def test_only_memory_and_only_progress():
 )
 def test_events_of_other_versions_do_no_harm(odd):
     found = digest([start(), odd, *[progress(START_T + n, n + 1) for n in range(3)]])
-    picture = draw(found, name="x")
-    assert json.dumps(picture, allow_nan=False)
-    assert picture["facts"]["total_steps"] == 3
+    chart_data = draw(found, name="x")
+    assert json.dumps(chart_data, allow_nan=False)
+    assert chart_data["facts"]["total_steps"] == 3
 
 
 def test_a_night_between_attempts_is_left_out():

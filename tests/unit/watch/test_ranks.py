@@ -66,16 +66,16 @@ def test_nobody_is_blamed_where_ranks_wait_little_or_alike() -> None:
 
 
 def test_report_page_and_terminal_tell_ranks_restarts_and_what_was_redone(run: Path, tmp_path: Path) -> None:
-    picture = report_data(run)
-    assert picture["facts"]["redone_steps"] == 5 and len(picture["ranks"]) == 3
-    assert any(mark["text"] == "Rank 1 died: killed" for mark in picture["story"]["decisions"])
-    assert '"ranks":[{"rank":0' in write_report(picture, tmp_path / "report.html").read_text()
+    chart_data = report_data(run)
+    assert chart_data["facts"]["redone_steps"] == 5 and len(chart_data["ranks"]) == 3
+    assert any(mark["text"] == "Rank 1 died: killed" for mark in chart_data["story"]["decisions"])
+    assert '"ranks":[{"rank":0' in write_report(chart_data, tmp_path / "report.html").read_text()
     console = Console(record=True, width=140)
-    console.print(summarise(picture))
+    console.print(summarise(chart_data))
     text = console.export_text()
     assert "1 slowest" in text and "died 1x" in text and "about 5 steps trained again" in text
-    live = RunList(tmp_path).picture("run")
-    assert live is not None and live[0]["ranks"] == picture["ranks"]
+    live = RunList(tmp_path).chart_data("run")
+    assert live is not None and live[0]["ranks"] == chart_data["ranks"]
 
 
 def test_a_run_of_one_process_has_no_table(tmp_path: Path) -> None:

@@ -45,9 +45,9 @@ def test_a_report_of_anything(records):
     digest = Digest()
     for record in records:
         digest.take(record)
-    picture = draw(digest, name="x", now_s=START_T)
-    assert "</html>" in report_page(picture)
-    Console(file=io.StringIO(), width=80).print(summarise(picture))
-    assert exposition([("x", picture["facts"])]).endswith("\n")
+    chart_data = draw(digest, name="x", now_s=START_T)
+    assert "</html>" in report_page(chart_data)
+    Console(file=io.StringIO(), width=80).print(summarise(chart_data))
+    assert exposition([("x", chart_data["facts"])]).endswith("\n")
     for scalar_event in scalars(records):
         assert encode(*scalar_event)

@@ -52,14 +52,14 @@ def test_a_listing_follows_the_folder(tmp_path):
     assert run_list.listing()[0]["status"] == "finished"
 
 
-def test_a_picture_follows_the_run(tmp_path):
+def test_chart_data_follows_the_run(tmp_path):
     run_list = RunList(tmp_path)
-    assert run_list.picture("r") is None and run_list.picture("../r") is None and run_list.facts("r") is None
+    assert run_list.chart_data("r") is None and run_list.chart_data("../r") is None and run_list.facts("r") is None
     write_run(tmp_path / "r", [start(), progress(START_T, 1)])
-    first, more = run_list.picture("r")
+    first, more = run_list.chart_data("r")
     assert not more and first["facts"]["total_steps"] == 1
     write_run(tmp_path / "r", [progress(START_T + 60, 2)])
-    second, _ = run_list.picture("r", first["place"])
+    second, _ = run_list.chart_data("r", first["place"])
     assert second["facts"]["total_steps"] == 2 and second["series"]["total_steps"]["v"][-1] == 2
     assert run_list.facts("r")["total_steps"] == 2
 
@@ -67,10 +67,10 @@ def test_a_picture_follows_the_run(tmp_path):
 def test_a_run_written_anew_is_another_run(tmp_path):
     run_list = RunList(tmp_path)
     write_run(tmp_path / "r", training(50))
-    assert run_list.picture("r")[0]["facts"]["status"] == "finished"
+    assert run_list.chart_data("r")[0]["facts"]["status"] == "finished"
     (tmp_path / "r" / "events.jsonl").unlink()
     write_run(tmp_path / "r", [start(), sample(START_T)])
-    again = run_list.picture("r")[0]["facts"]
+    again = run_list.chart_data("r")[0]["facts"]
     assert again["status"] != "finished" and again["total_steps"] is None
 
 
@@ -80,9 +80,9 @@ def test_a_long_run_comes_in_turns(tmp_path, monkeypatch):
     run_list = RunList(tmp_path)
     turns, more = 0, True
     while more:
-        picture, more = run_list.picture("r")
+        chart_data, more = run_list.chart_data("r")
         turns += 1
-    assert turns > 1 and picture["facts"]["total_steps"] == 5000
+    assert turns > 1 and chart_data["facts"]["total_steps"] == 5000
 
 
 def test_few_runs_are_kept_open(tmp_path, monkeypatch):
@@ -90,5 +90,5 @@ def test_few_runs_are_kept_open(tmp_path, monkeypatch):
     run_list = RunList(tmp_path)
     for name in "abcd":
         write_run(tmp_path / name, [start()])
-        run_list.picture(name)
+        run_list.chart_data(name)
     assert list(run_list._open) == ["c", "d"]

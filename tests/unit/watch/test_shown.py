@@ -20,7 +20,7 @@ from penstock.watch.summary import curve, span, summarise
 from tests.unit.watch.runs import START_T, event, progress, start, training, write_run
 
 
-def picture(events):
+def chart_data(events):
     digest = Digest()
     for record in events:
         digest.take(record)
@@ -29,17 +29,17 @@ def picture(events):
 
 def rendered(events) -> str:
     console = Console(file=io.StringIO(), width=100)
-    console.print(summarise(picture(events)))
+    console.print(summarise(chart_data(events)))
     return console.file.getvalue()
 
 
 def test_a_page_holds_everything_and_fetches_nothing():
-    page = report_page(picture(training(100)))
+    page = report_page(chart_data(training(100)))
     assert not re.search(r"(src|href)=\"(?!data:|#)", page) and "@import" not in page and "url(" not in page
     assert "connect-src 'none'" in page.replace("&#x27;", "'")
 
 
-@pytest.mark.parametrize("page", [report_page(picture(training(30))), live_page()], ids=["report", "live"])
+@pytest.mark.parametrize("page", [report_page(chart_data(training(30))), live_page()], ids=["report", "live"])
 def test_the_policy_allows_this_script_and_style_only(page):
     policy = re.search(r'Security-Policy" content="([^"]*)"', page).group(1).replace("&#x27;", "'")
     for text in (
@@ -52,9 +52,9 @@ def test_the_policy_allows_this_script_and_style_only(page):
 
 @pytest.mark.parametrize("evil", ["</script><script>alert(1)</script>", "<!--<script>", "%DATA%", "\u2028'\"&<b>"])
 def test_what_a_run_says_is_data(evil):
-    page = report_page(picture([start(config={"name": evil}), event(START_T, "x.y", evil)]) | {"run": evil})
+    page = report_page(chart_data([start(config={"name": evil}), event(START_T, "x.y", evil)]) | {"run": evil})
     stored = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S).group(1)
-    assert json.loads(stored)["picture"]["run"] == evil
+    assert json.loads(stored)["chart_data"]["run"] == evil
     assert page.count("<script") == 2 and page.count("</script>") == 2
 
 
@@ -105,7 +105,7 @@ def test_times(seconds, text):
 
 
 def test_prometheus_text():
-    runs = [("a", picture(training(100))["facts"]), ('b"\\\n', picture([progress(START_T, 1)])["facts"])]
+    runs = [("a", chart_data(training(100))["facts"]), ('b"\\\n', chart_data([progress(START_T, 1)])["facts"])]
     text = exposition(runs)
     assert 'penstock_memory_limit_bytes{run="a"} 2000000000\n' in text
     assert 'penstock_metric{run="a",name="val_loss"}' in text and 'penstock_running{run="a"} 0\n' in text

@@ -1,4 +1,4 @@
-"""Pictures: a page that is told only what changed ends up with the same picture as one that is told everything."""
+"""Pictures: a page that is told only what changed ends up with the same charts as one that is told everything."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def digest(events) -> Digest:
     return found
 
 
-def merge(old, picture):
+def merge(old, chart_data):
     """What the page does (page/live.js)."""
-    if old is None or picture["from"] == 0:
-        return {**picture, "story": picture.get("story") or (old or {}).get("story")}
-    first = picture["from"]
+    if old is None or chart_data["from"] == 0:
+        return {**chart_data, "story": chart_data.get("story") or (old or {}).get("story")}
+    first = chart_data["from"]
     series = {}
-    for name, now in picture["series"].items():
+    for name, now in chart_data["series"].items():
         then = old["series"].get(name, {key: [] for key in now})
         keep = sum(index < first for index in then["i"])
         series[name] = {key: then[key][:keep] + now[key] for key in now}
-    then, now = old["memory"], picture["memory"]
+    then, now = old["memory"], chart_data["memory"]
     keep = sum(index < first for index in then["i"])
     memory = {key: then[key][:keep] + now[key] for key in ("i", "used", "limit")}
     padded = {name: then["holders"].get(name, [0] * len(then["i"])) for name in now["holders"]}
     memory["holders"] = {name: padded[name][:keep] + values for name, values in now["holders"].items()}
-    return {**picture, "series": series, "memory": memory, "story": picture.get("story") or old["story"]}
+    return {**chart_data, "series": series, "memory": memory, "story": chart_data.get("story") or old["story"]}
 
 
 @pytest.mark.parametrize("every", [1, 7, 50, 333])
@@ -71,8 +71,8 @@ def test_a_change_is_small():
     "since", ["", "x", "1.2", "0.999999.3", "9.0.0", "-1.-1.-1", "1.2.3.4", "٣.1.1", "1" * 30 + ".0.0"]
 )
 def test_a_place_that_cannot_be_gets_everything(since):
-    picture = draw(digest(training(50)), name="x", since=since)
-    assert picture["from"] == 0 and "story" in picture
+    chart_data = draw(digest(training(50)), name="x", since=since)
+    assert chart_data["from"] == 0 and "story" in chart_data
 
 
 def test_numbers_at_the_top():
@@ -98,12 +98,12 @@ def test_settings_become_rows():
 
 
 def test_losses_come_first():
-    picture = {"series": {"metric:accuracy": {}, "metric:val_loss": {}, "metric:loss": {}, "micro": {}}}
-    assert metric_names(picture) == ["loss", "val_loss", "accuracy"]
+    chart_data = {"series": {"metric:accuracy": {}, "metric:val_loss": {}, "metric:loss": {}, "micro": {}}}
+    assert metric_names(chart_data) == ["loss", "val_loss", "accuracy"]
 
 
 def test_a_million_steps_by_construction():
-    """The worst picture there can be: every bucket of every series full, every list at its bound."""
+    """The largest chart data there can be: every bucket of every series full, every list at its bound."""
     found = Digest()
     grid = found.grid
     for index in range(grid.most_buckets):
@@ -129,10 +129,10 @@ def test_the_report_shows_how_well_each_shuffle_mixes(unit, asked, shown):
         remove()
     (told,) = [e for e in heard if e.kind == "shuffle.mixes"]
     record = json.loads(json.dumps(event(1, told.kind, told.who, **told.values)))
-    picture = draw(digest([start(), record]), name="run")
-    (text,) = picture["story"]["shuffle"]
+    chart_data = draw(digest([start(), record]), name="run")
+    (text,) = chart_data["story"]["shuffle"]
     assert shown in text
-    assert picture["story"]["decisions"] == draw(digest([start()]), name="run")["story"]["decisions"]
+    assert chart_data["story"]["decisions"] == draw(digest([start()]), name="run")["story"]["decisions"]
     console = Console(width=300, record=True, file=io.StringIO())
-    console.print(summarise(picture))
+    console.print(summarise(chart_data))
     assert shown in console.export_text()
