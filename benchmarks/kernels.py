@@ -281,8 +281,8 @@ def run(options: Any) -> None:
         print("  ", rows[-1], flush=True)
     about = (
         f"Processor time of a call, each kernel ({library().compiler}, level {library().level}) by turns with its last "
-        "Numba version in one process, both warm; medians, and the median of the rounds' own ratios (above 1: the kernel "
-        "of today is faster). A call alone (one TFRecord frame of 47 bytes) takes "
+        "Numba version in one process, both warm; medians, and the median of the rounds' own ratios (above 1: the "
+        "kernel of today is faster). A call alone (one TFRecord frame of 47 bytes) takes "
         f"{calls[0]:.1f} us through ctypes, {calls[1]:.1f} us through Numba's dispatcher: readers call a kernel once "
         "for some megabytes, so that this is in the numbers below."
     )

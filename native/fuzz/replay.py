@@ -1,7 +1,7 @@
 """Runs the fuzz targets' inputs through kernels of several processors and levels, and compares what they give.
 
 Covers: `python native/fuzz/replay.py [target ...]`: each target compiled by Zig for this machine's levels and for those
-of aarch64, static; the other processor's programs run under qemu-user-static. Inputs are the seeds and what fuzzing kept.
+of aarch64, static; the other processor's programs run under qemu-user-static. Inputs are seeds and what fuzzing kept.
 Does not cover: finding inputs (run.py), Python and the loader around the kernels (tests/unit/native).
 """
 
