@@ -4,6 +4,9 @@ Covers: processor time of the kernels for text, pictures and rows, without a loa
 Does not cover: loaders (the other benchmarks), first passes of fresh processes (first_pass.py).
 
 The Numba versions are taken from the history (commit LAST_NUMBA), so they need a clone and `pip install numba==0.68.1`.
+Compilers differ, so each has a page of its own: kernels.md for GCC's, which a clone is mostly built with, and
+kernels_clang.md for what the wheels hold (`CC="python -m ziglang cc" python native/build.py --out F`, then
+PENSTOCK_KERNELS_PATH=F).
 """
 
 from __future__ import annotations
@@ -277,14 +280,15 @@ def run(options: Any) -> None:
         verdicts.append(report.Verdict(f"{name}: >= 1x the Numba version", f"{middle:.2f}x", middle >= 1.0))
         print("  ", rows[-1], flush=True)
     about = (
-        f"Processor time of a call, each kernel (level {library().level}) by turns with its last Numba version in one "
-        "process, both warm; medians, and the median of the rounds' own ratios (above 1: the kernel of today is "
-        "faster). A call alone (one TFRecord frame of 47 bytes) takes "
+        f"Processor time of a call, each kernel ({library().compiler}, level {library().level}) by turns with its last "
+        "Numba version in one process, both warm; medians, and the median of the rounds' own ratios (above 1: the "
+        "kernel of today is faster). A call alone (one TFRecord frame of 47 bytes) takes "
         f"{calls[0]:.1f} us through ctypes, {calls[1]:.1f} us through Numba's dispatcher: readers call a kernel once "
         "for some megabytes, so that this is in the numbers below."
     )
     columns = ("kernel", "ms now", "ms Numba", "times as fast", "min-max")
-    report.Paper("kernels", "Kernels compiled ahead against their Numba versions", about, where, columns, rows,
+    title = "kernels" if library().compiler.startswith("GCC") else "kernels_clang"
+    report.Paper(title, "Kernels compiled ahead against their Numba versions", about, where, columns, rows,
                  verdicts, data, {}, options.quick).write()  # fmt: skip
     plt = report.plotter()
     figure, axis = plt.subplots(figsize=(8, 4.5))
@@ -292,4 +296,4 @@ def run(options: Any) -> None:
     axis.axvline(1.0, color="#333333", lw=1)
     axis.set(xlabel="times as fast as the Numba version (median of ratios)")
     figure.tight_layout()
-    report.save(figure, "kernels", options.quick)
+    report.save(figure, title, options.quick)

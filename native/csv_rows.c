@@ -8,8 +8,6 @@
    unsettled cell, or for another row. */
 enum { CSV_DONE = 0, CSV_CELLS = 1, CSV_INTEGER = 2, CSV_LISTED = 3, CSV_ROWS = 4 };
 
-enum { TOGETHER = 8 }; /* cells that are divided at once */
-
 typedef struct {
     number_rows head;
     const int64_t *runs;  /* of each column: how many from it on lie side by side in line and matrix */
@@ -60,31 +58,17 @@ PS_INLINE int64_t line_end(const uint8_t *text, int64_t at, int64_t n) {
     return text[at] == '\r' && at + 1 < n && text[at + 1] == '\n' ? 2 : 0;
 }
 
-/* TOGETHER cells as cells_plain gives them, then divided: one division of a vector costs little more than one of a
-   number. Whether all are final; `*start` is then behind the last. */
-PS_INLINE int together(const uint8_t *text, int64_t *start, const int64_t *ends, uint8_t delimiter, uint8_t *out,
-                       int single) {
-    double numbers[TOGETHER], scales[TOGETHER];
-    int64_t from = *start;
-    int good = 1;
-    for (int k = 0; k < TOGETHER; from = ends[k++] + 1) {
-        if (!cells_plain(text, from, ends[k], &numbers[k], &scales[k])) return 0;
-        good &= text[ends[k]] == delimiter;
-    }
-    for (int k = 0; k < TOGETHER; k++) numbers[k] /= scales[k];
-    for (int k = 0; k < TOGETHER && single; k++) good &= cells_fits_float(numbers[k]);
-    if (!good) return 0;
-    for (int k = 0; k < TOGETHER; k++) put(out, k, numbers[k], single);
-    *start = from;
-    return 1;
-}
-
 /* Short plain numbers with a delimiter behind each, for as long as they are ones; returns how many. Each end lies before
    the text's. A loop of its own, with little in it: what read_lines keeps at hand would be fetched for each cell. */
 PS_INLINE int64_t short_run(const uint8_t *text, int64_t start, const int64_t *ends, int64_t count, uint8_t delimiter,
                             uint8_t *out, int single) {
-    int64_t k = 0, item = single ? 4 : 8;
-    while (k + TOGETHER <= count && together(text, &start, ends + k, delimiter, out + item * k, single)) k += TOGETHER;
+    int64_t k = 0, item = single ? 4 : 8, first = start;
+    while (k < count && count >= CELLS_TOGETHER) {
+        int64_t at = ps_least(k, count - CELLS_TOGETHER); /* the last eight once more rather than a few by themselves */
+        if (!cells_eight(text, at ? ends[at - 1] + 1 : first, ends + at, delimiter, out + item * at, single)) break;
+        k = at + CELLS_TOGETHER;
+    }
+    if (k) start = ends[k - 1] + 1;
     for (; k < count; start = ends[k++] + 1) {
         double number;
         if (!cells_short(text, start, ends[k], single, &number) || text[ends[k]] != delimiter) return k;

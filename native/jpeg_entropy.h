@@ -165,6 +165,12 @@ PS_INLINE int jpeg_others(const jpeg_table *table, const jpeg_factors *factors, 
     return k == 63 || step == JPEG_END;
 }
 
+/* Zeros into a block. GCC makes a string instruction of a memset of this size, which takes a seventh of all. */
+PS_INLINE void jpeg_clear(int16_t *block) {
+    const i16x8 zeros = {0};
+    for (int i = 0; i < 8; i++) memcpy(block + 8 * i, &zeros, sizeof zeros);
+}
+
 /* Decode MCUs one after the other, from the first bit of a run. */
 PS_INLINE int jpeg_read_run(jpeg_state *state, const jpeg_block *blocks, int64_t mcus, int quick) {
     _Alignas(32) int16_t block[JPEG_BLOCK];
@@ -173,7 +179,7 @@ PS_INLINE int jpeg_read_run(jpeg_state *state, const jpeg_block *blocks, int64_t
         for (int64_t b = 0; b < state->blocks; b++) {
             const jpeg_block *info = &blocks[b];
             int32_t value;
-            memset(block, 0, 64 * sizeof *block);
+            jpeg_clear(block);
             jpeg_refill(&bits);
             uint64_t taken = jpeg_first(info->dc, bits.buffer, &value);
             if (!taken) return JPEG_DAMAGED;

@@ -11,24 +11,26 @@
    row of coefficients overflows, and pixels depend on the way they are computed. */
 enum { JPEG_MOST = 8192 };
 
+/* Four rows of sixteen bytes, those two apart taken by turns. */
+PS_INLINE void jpeg_turn_bytes(const i8x16 from[4], i8x16 to[4]) {
+    for (int i = 0; i < 2; i++) {
+        to[2 * i] = __builtin_shufflevector(from[i], from[i + 2], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+        to[2 * i + 1] = __builtin_shufflevector(from[i], from[i + 2], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14,
+                                                30, 15, 31);
+    }
+}
+
 /* Columns of numbers around zero to rows of bytes around 128. */
 PS_INLINE void jpeg_write(const i16x8 lines[8], uint8_t *target, int64_t stride) {
-    i8x16 pairs[4], was[4];
+    i8x16 pairs[4], once[4], rows[4];
     for (int i = 0; i < 4; i++) {
         i8x16 both = saturated_bytes(lines[i], lines[i + 4]);
         pairs[i] = __builtin_shufflevector(both, both, 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
     }
-    for (int round = 0; round < 2; round++) {
-        memcpy(was, pairs, sizeof was);
-        for (int i = 0; i < 2; i++) {
-            pairs[2 * i] = __builtin_shufflevector(was[i], was[i + 2], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22,
-                                                   7, 23);
-            pairs[2 * i + 1] = __builtin_shufflevector(was[i], was[i + 2], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13,
-                                                       29, 14, 30, 15, 31);
-        }
-    }
+    jpeg_turn_bytes(pairs, once);
+    jpeg_turn_bytes(once, rows);
     for (int i = 0; i < 4; i++) {
-        i8x16 pixels = pairs[i] ^ (int8_t)-128;
+        i8x16 pixels = rows[i] ^ (int8_t)-128;
         memcpy(target + 2 * i * stride, &pixels, 8);
         memcpy(target + (2 * i + 1) * stride, (const char *)&pixels + 8, 8);
     }
@@ -38,7 +40,7 @@ PS_INLINE void jpeg_write(const i16x8 lines[8], uint8_t *target, int64_t stride)
    vectors keep in 16 bits are kept so here too: a damaged file may overflow them. */
 PS_INLINE void jpeg_accurate_lines(const i16x8 d[8], i32x8 out[8]) {
     i32x8 even_3 = rotated(d[2], d[6], 10703, 4433), even_2 = rotated(d[2], d[6], 4433, -10704);
-    i32x8 even_0 = PS_WIDEN_8(d[0] + d[4]) << 13, even_1 = PS_WIDEN_8(d[0] - d[4]) << 13;
+    i32x8 even_0 = widened_8(d[0] + d[4]) << 13, even_1 = widened_8(d[0] - d[4]) << 13;
     i16x8 sum_73 = d[7] + d[3], sum_51 = d[5] + d[1];
     i32x8 z3 = rotated(sum_73, sum_51, -6436, 9633), z4 = rotated(sum_73, sum_51, 9633, 6437);
     i32x8 even[4] = {even_0 + even_3, even_1 + even_2, even_1 - even_2, even_0 - even_3};

@@ -41,6 +41,15 @@ static int x86_level(void) {
 
 PS_EXPORT int32_t ps_abi(void) { return PS_ABI; }
 
+/* What compiled this, for reports: kernels of one source may differ in speed, never in what they give. */
+PS_EXPORT const char *ps_compiler(void) {
+#if defined(__clang__)
+    return __VERSION__; /* begins with its name */
+#else
+    return "GCC " __VERSION__;
+#endif
+}
+
 /* The levels that this processor has, worst first, separated by spaces; names as in build.py. */
 PS_EXPORT const char *ps_levels(void) {
 #if defined(__x86_64__)

@@ -23,23 +23,25 @@ PS_KERNEL(int32_t, tfrecord_walk)(const uint8_t *buf, int64_t buf_len, int64_t l
                                   int64_t *offsets, int64_t *lengths, int64_t room, int64_t progress[2]) {
     int64_t found = 0, place = 0, last = longest < 0 ? -1 : ps_least(buf_len - HEADER, left - FRAME);
     uint64_t most = (uint64_t)ps_least(longest, left); /* so that no sum below wraps around */
+    uintptr_t header = (uintptr_t)buf;
     while (found < room && place <= last) {
-        /* A length is known only after the one before. What waits for it is kept short, a load and one addition;
-           compilers would wait with the other one, too. */
-        const uint8_t *header = buf + place;
-        uint64_t length = load_u64(header);
-        int64_t after = place + FRAME;
-        __asm__("" : "+r"(after));
-        after += (int64_t)length;
-        if (check && PS_UNLIKELY(masked_crc32c_of(header, 8) != load_u32(header + 8))) break;
+        /* A length is known only after the one before. What waits for it is kept short, a load from an address that is
+           there and one addition; compilers would wait with the other addition, too, and add up the address. */
+        uint64_t length = load_u64((const void *)header);
+        uintptr_t next = header + FRAME;
+        __asm__("" : "+r"(next));
+        next += length;
+        int64_t after = (int64_t)(next - (uintptr_t)buf);
+        if (check && PS_UNLIKELY(masked_crc32c_of((const uint8_t *)header, 8) != load_u32((const uint8_t *)header + 8))) break;
         if (PS_UNLIKELY(length > most)) break;
         if (PS_UNLIKELY(after > left)) break;
         offsets[found] = place;
         lengths[found++] = (int64_t)length;
-        place = after;
         /* Records are mostly alike: some of them ahead the next header lies about there, and is not cached. */
         if (PS_UNLIKELY(length >= LARGE))
-            __builtin_prefetch((const void *)((uintptr_t)header + (1 + AHEAD) * (FRAME + length)));
+            __builtin_prefetch((const void *)(header + (1 + AHEAD) * (FRAME + length)));
+        place = after;
+        header = next;
     }
     progress[0] = found;
     progress[1] = place;

@@ -22,7 +22,14 @@ typedef int16_t i16x16 __attribute__((vector_size(32)));
 typedef int32_t i32x8 __attribute__((vector_size(32)));
 typedef int32_t i32x16 __attribute__((vector_size(64)));
 
-#define PS_WIDEN_8(v) __builtin_convertvector(v, i32x8)
+/* Eight 16-bit numbers in 32 bits. GCC 12 converts vectors in halves. */
+PS_INLINE i32x8 widened_8(i16x8 a) {
+#if defined(__AVX2__)
+    return (i32x8)_mm256_cvtepi16_epi32((__m128i)a);
+#else
+    return __builtin_convertvector(a, i32x8);
+#endif
+}
 
 /* What is beyond the bounds becomes the nearest. */
 #define PS_SELECT(mask, a, b) (((a) & (mask)) | ((b) & ~(mask)))
@@ -35,7 +42,11 @@ PS_INLINE i16x8 load_i16x8(const int16_t *from) { i16x8 it; memcpy(&it, from, si
 PS_INLINE i16x16 load_samples(const uint8_t *from) {
     u8x16 it;
     memcpy(&it, from, sizeof it);
+#if defined(__AVX2__)
+    return (i16x16)_mm256_cvtepu8_epi16((__m128i)it);
+#else
     return __builtin_convertvector(it, i16x16);
+#endif
 }
 
 /* a * p + b * q, in 32 bits. */
@@ -45,7 +56,7 @@ PS_INLINE i32x8 rotated(i16x8 a, i16x8 b, int16_t p, int16_t q) {
     uint32_t factors = (uint32_t)(uint16_t)p | (uint32_t)(uint16_t)q << 16;
     return (i32x8)_mm256_madd_epi16(pairs, _mm256_set1_epi32((int32_t)factors));
 #else
-    return PS_WIDEN_8(a) * p + PS_WIDEN_8(b) * q;
+    return widened_8(a) * p + widened_8(b) * q;
 #endif
 }
 
@@ -54,7 +65,7 @@ PS_INLINE i16x8 times_8(i16x8 a, int16_t factor) {
 #if defined(__AVX2__)
     return (i16x8)_mm_mulhi_epi16((__m128i)a, _mm_set1_epi16(factor));
 #else
-    return __builtin_convertvector((PS_WIDEN_8(a) * factor) >> 16, i16x8);
+    return __builtin_convertvector((widened_8(a) * factor) >> 16, i16x8);
 #endif
 }
 
@@ -127,16 +138,20 @@ PS_INLINE int any_beyond(i16x8 a, int16_t most) {
 #endif
 }
 
-/* Rows of an 8 x 8 square become its columns: three times, rows four apart are taken by turns. */
-PS_INLINE void turn(i16x8 rows[8]) {
-    for (int round = 0; round < 3; round++) {
-        i16x8 was[8];
-        memcpy(was, rows, sizeof was);
-        for (int i = 0; i < 4; i++) {
-            rows[2 * i] = __builtin_shufflevector(was[i], was[i + 4], 0, 8, 1, 9, 2, 10, 3, 11);
-            rows[2 * i + 1] = __builtin_shufflevector(was[i], was[i + 4], 4, 12, 5, 13, 6, 14, 7, 15);
-        }
+/* Rows of an 8 x 8 square, those four apart taken by turns: three times, and they are its columns. From one array to
+   another: GCC moves a copy through memory, in pieces that the next loads do not match. */
+PS_INLINE void turn_once(const i16x8 from[8], i16x8 to[8]) {
+    for (int i = 0; i < 4; i++) {
+        to[2 * i] = __builtin_shufflevector(from[i], from[i + 4], 0, 8, 1, 9, 2, 10, 3, 11);
+        to[2 * i + 1] = __builtin_shufflevector(from[i], from[i + 4], 4, 12, 5, 13, 6, 14, 7, 15);
     }
+}
+
+PS_INLINE void turn(i16x8 rows[8]) {
+    i16x8 once[8], twice[8];
+    turn_once(rows, once);
+    turn_once(once, twice);
+    turn_once(twice, rows);
 }
 
 /* Sixteen pixels of three bytes, from a vector for each channel. */

@@ -19,12 +19,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         must(progress[1] >= 0 && progress[1] <= (int64_t)size);
         double *floats = room(8 * capacity);
         int64_t *odd = room(8 * capacity);
-        must(ps_copy_numeric_fuzz(columns[OPEN].data, open, (const int32_t *)(const void *)columns[OPEN].values, progress[0],
-                                  floats, odd) <= progress[0]);
+        int64_t oddities = ps_copy_numeric_fuzz(columns[OPEN].data, open, (const int32_t *)(const void *)columns[OPEN].values,
+                                                progress[0], floats, odd);
+        must(oddities <= progress[0]);
+        seen_number(why);
+        seen(progress, sizeof progress);
+        seen_number(oddities);
+        if (oddities == 0) seen(floats, 8 * progress[0]);
         free(floats);
         free(odd);
         for (int kind = 0; kind < COLUMNS; kind++) {
             must(columns[kind].nulls >= 0 && columns[kind].nulls <= progress[0]);
+            seen_number(columns[kind].nulls);
+            seen(columns[kind].values, kind == OPEN ? 4 * (progress[0] + 1) : widths[kind] * progress[0]);
+            seen(columns[kind].valid, progress[0]);
+            if (kind == OPEN) seen(columns[kind].data, load_i32(columns[kind].values + 4 * progress[0]));
             free(columns[kind].values);
             free(columns[kind].valid);
             free(columns[kind].data);

@@ -18,11 +18,15 @@ static void read_lists(const uint8_t *buf, int64_t len, const int64_t *spans, in
     else if (kind == INT) done = ps_example_write_ints_fuzz(buf, len, spans, rows, offsets, out, total);
     else done = ps_example_locate_bytes_fuzz(buf, len, spans, rows, offsets, out, total);
     must(done == rows); /* what was counted is there */
+    seen(counts, 8 * rows);
+    seen(out, (kind == FLOAT ? 4 : kind == INT ? 8 : 16) * total);
     free(out);
     ps_example_count_steps_fuzz(buf, len, spans, rows, kind, counts, codes);
     for (int64_t i = 0; i < rows; i++) offsets[i + 1] = offsets[i] + (codes[i] == OK ? counts[i] : 0);
     int64_t *steps = room(16 * offsets[rows]);
     must(ps_example_locate_steps_fuzz(buf, len, spans, rows, offsets, steps, offsets[rows]) == rows);
+    seen(codes, 8 * rows);
+    seen(steps, 16 * offsets[rows]);
     free(steps);
     free(counts);
     free(offsets);
@@ -48,6 +52,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (int64_t i = 0; i < SPANS * rows; i++) out.spans[2 * i] = -1;
     int64_t bad = ps_example_parse_fuzz(data, (int64_t)size, offsets, lengths, &wanted, &out);
     must(bad >= 0 && bad <= rows);
+    for (int64_t i = 0; i < rows; i++) {
+        seen_number(out.codes[i]);
+        if (out.codes[i] != OK) continue;
+        seen(out.floats + 4 * i, 16);
+        seen(out.ints + 2 * i, 16);
+        seen(out.spans + 2 * SPANS * i, 16 * SPANS);
+    }
     int64_t *spans = room(16 * rows);
     for (int column = 0; column < SPANS; column++) {
         for (int64_t i = 0; i < rows; i++) memcpy(spans + 2 * i, out.spans + 2 * (i * SPANS + column), 16);

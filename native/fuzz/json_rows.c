@@ -19,6 +19,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         int32_t why = ps_json_rows_fuzz(&job);
         must(why >= JSON_DONE && why <= JSON_ROWS && job.head.rows_done >= 0 && job.head.rows_done <= ROWS);
         must(job.head.bytes_done >= 0 && job.head.bytes_done <= (int64_t)size);
+        seen_number(why);
+        seen_number(job.head.bytes_done);
+        seen(job.head.matrix, 1 * item * job.head.rows_done);
+        seen(job.head.floats, 8 * job.head.rows_done);
+        seen(job.head.integers, 8 * job.head.rows_done);
         free(job.head.matrix);
         free(job.head.floats);
         free(job.head.integers);

@@ -15,6 +15,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                                 progress);
             must(why >= OK && why <= TRUNCATED && progress[0] >= 0 && progress[0] <= MOST && progress[1] >= 0);
             must(ps_tfrecord_check_fuzz(data, len, offsets, lengths, progress[0], 1, codes) <= progress[0]);
+            seen_number(why);
+            seen(progress, sizeof progress);
+            const int64_t *all[] = {offsets, lengths, codes};
+            for (int k = 0; k < 3; k++) seen(all[k], 8 * progress[0]);
         }
     free(offsets);
     free(lengths);

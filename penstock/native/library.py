@@ -82,6 +82,11 @@ class Library:
         found.restype, found.argtypes = result, arguments
         return found
 
+    @property
+    def compiler(self) -> str:
+        """What the library was built with, for reports."""
+        return str(self.plain("compiler", ctypes.c_char_p, ())().decode()).split(" (")[0]
+
 
 _lock = threading.Lock()
 _library: Library | None = None

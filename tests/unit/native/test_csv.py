@@ -74,6 +74,19 @@ def check(word: str, value: float, was_listed: bool, dtype: type) -> None:
         assert np.array([value], dtype).tobytes() == want.tobytes(), word
 
 
+def compare(lines: list[list[str]], dtype: type, side: str, end: str = "\n", last: str = "") -> None:
+    """Read lines of numbers, and look at every cell."""
+    text, rows, width = end.join(",".join(line) for line in lines) + last, len(lines), len(lines[0])
+    out, listed = arrays(rows, width, dtype, side), np.zeros((200, 4), np.int64)
+    done = csv.read_rows(guarded(text.encode(), side), side_by_side(width), WORDS, ord(","), out, listed)
+    assert done.why == csv.DONE and done.rows == rows and done.nbytes == len(text)
+    unsettled = {(r, c): text[a:b] for r, c, a, b in listed[: done.listed].tolist()}
+    for r, line in enumerate(lines):
+        for c, word in enumerate(line):
+            assert unsettled.get((r, c), word) == word
+            check(word, out.matrix[r, c], (r, c) in unsettled, dtype)
+
+
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_numbers_are_those_of_float_or_are_listed(dtype: type, side: str) -> None:
@@ -81,18 +94,40 @@ def test_numbers_are_those_of_float_or_are_listed(dtype: type, side: str) -> Non
     for trial in range(150):
         width, rows = rng.randrange(1, 9), rng.randrange(1, 12)
         lines = [[cell(rng) for _ in range(width)] for _ in range(rows)]
-        end = rng.choice(["\n", "\r\n"])
-        text = end.join(",".join(line) for line in lines) + (end if trial % 2 else "")
-        if not text or (width == 1 and any(line == [""] for line in lines)):
+        if width == 1 and [""] in lines:  # an empty line is no row
             continue
-        out, listed = arrays(rows, width, dtype, side), np.zeros((200, 4), np.int64)
-        done = csv.read_rows(guarded(text.encode(), side), side_by_side(width), WORDS, ord(","), out, listed)
-        assert done.why == csv.DONE and done.rows == rows and done.nbytes == len(text)
-        unsettled = {(r, c): text[a:b] for r, c, a, b in listed[: done.listed].tolist()}
-        for r, line in enumerate(lines):
-            for c, word in enumerate(line):
-                assert unsettled.get((r, c), word) == word
-                check(word, out.matrix[r, c], (r, c) in unsettled, dtype)
+        end = rng.choice(["\n", "\r\n"])
+        compare(lines, dtype, side, end, end if trial % 2 else "")
+
+
+def short_words() -> list[str]:
+    """Plain numbers of every short length, with the point in every place or without one."""
+    rng, words = random.Random(5), ["0", "-0", "0.0", "-0.0", "9" * 15, "-" + "9" * 14, "." + "9" * 14]
+    for length in range(1, 15):
+        digits = "".join(rng.choices("0123456789", k=length))
+        words += [digits, "-" + digits] + [digits[:at] + "." + digits[at:] for at in range(length + 1)]
+    return words + [f"-{word}" for word in words if not word.startswith("-") and len(word) < 15]
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_many_short_numbers_side_by_side(dtype: type, side: str) -> None:
+    """Eight are read at once: all short, or one that is not, in each place; rows that are no multiple of eight."""
+    words, rng = short_words(), random.Random(6)
+    compare([[*words, "1"]], dtype, side)
+    for width in range(9, 27):
+        lines = [rng.choices(words, k=width) for _ in range(5)]
+        for line in lines[1:4]:
+            line[rng.randrange(width)] = cell(rng)
+        compare(lines, dtype, side)
+
+
+def test_no_number_is_taken_from_another_line() -> None:
+    """A line of too few cells, though eight numbers follow one another in the text."""
+    for width, text in ((12, b"1,2,3,4,5\n6,7,8,9,10,11,12\n"), (9, b"1,2,3,4,5,6,7,8\n9\n")):
+        out = arrays(4, width, np.float32, "end")
+        done = csv.read_rows(guarded(text), side_by_side(width), WORDS, ord(","), out, np.zeros((4, 4), np.int64))
+        assert (done.why, done.rows) == (csv.CELLS, 0)
 
 
 def test_few_numbers_are_listed() -> None:

@@ -87,6 +87,10 @@ def test_guard_pages_kill_whoever_reads_past_the_end() -> None:
     assert done.stdout.strip() == "b'abc'" and done.returncode == -signal.SIGSEGV
 
 
+def test_the_library_names_its_compiler() -> None:
+    assert library().compiler.startswith("GCC ") or "Clang" in library().compiler
+
+
 def test_calls_release_the_gil() -> None:
     found = library()._file["ps_gather_copy_baseline"]
     assert isinstance(found, ctypes._CFuncPtr) and not found._flags_ & ctypes._FUNCFLAG_PYTHONAPI  # type: ignore[attr-defined]
