@@ -15,8 +15,10 @@ import argparse
 import datetime
 import json
 import os
+import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,7 +63,12 @@ def on_keras(batches: Any, look: Callable[[], None]) -> None:
     )
     model.add(keras.layers.Dense(10))
     model.compile("adamw", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    fit(model, batches, verbose=0, callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_: look())])
+    fit(
+        model,
+        batches,
+        verbose=0,
+        callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: look())],
+    )
 
 
 def on_jax(batches: Any, look: Callable[[], None]) -> None:
@@ -113,7 +120,22 @@ def run(stack: str, steps: int) -> dict[str, Any]:
             worst = {"share": unnamed / report.measured.nbytes, "measured": report.measured.nbytes, "parts": parts}
 
     {"torch": on_torch, "jax": on_jax}.get(stack, on_keras)(ds, look)
-    return {**worst, "reports": reports}
+    return {**worst, "reports": reports, "python_counted": arenas_nbytes()}
+
+
+def arenas_nbytes() -> int:
+    """Python's own count of its heap, which it only prints; "Python objects" is reckoned from their number."""
+    with tempfile.TemporaryFile() as file:
+        stderr = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            sys._debugmallocstats()
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+        file.seek(0)
+        found = re.search(rb"# arenas allocated current *= *([0-9,]+)", file.read())
+    return 0 if found is None else int(found[1].replace(b",", b"")) << 20
 
 
 def table(results: dict[str, Any]) -> str:
@@ -125,13 +147,17 @@ def table(results: dict[str, Any]) -> str:
         f"`python -m benchmarks.memory_account`, {results['when']}. A CNN on batches of {BATCH}; of all",
         "reports over the run the one with the largest share without a name. The aim is a tenth at most.",
         "",
-        "| stack | in use | without a name | " + " | ".join(kinds) + " | reports |",
-        "|---" * (len(kinds) + 4) + "|",
+        '"Python objects" is reckoned from their number; the last column is the interpreter\'s own count.',
+        "",
+        "| stack | in use | without a name | " + " | ".join(kinds) + " | reports | Python's heap, counted |",
+        "|---" * (len(kinds) + 5) + "|",
     ]
     for stack, found in results["stacks"].items():
         cells = [f"{found['parts'].get(kind, 0) / MB:.1f} MB" for kind in kinds]
         head = [stack, f"{found['measured'] / MB:.0f} MB", f"{found['share']:.1%}"]
-        lines.append("| " + " | ".join([*head, *cells, str(found["reports"])]) + " |")
+        lines.append(
+            "| " + " | ".join([*head, *cells, str(found["reports"]), f"{found['python_counted'] / MB:.1f} MB"]) + " |"
+        )
     return "\n".join(lines) + "\n"
 
 
