@@ -19,10 +19,12 @@ import sys
 from dataclasses import dataclass
 
 OBJECT_NBYTES = 100
-"""What a small object takes of Python's own heap, with gaps: 95 to 112 bytes from a bare interpreter to one with torch
-(measured on 3.11; the heap itself cannot be told from other mappings that the kernel joins with it)."""
+"""What a small object takes of Python's own heap, with gaps: 86 to 112 bytes from a bare interpreter to a training in
+torch (measured on 3.11; the heap itself cannot be told from other mappings that the kernel joins with it)."""
 ARENA = 1 << 26
 """Where glibc's heaps of threads begin, and how much address space each has."""
+STACK_MOST = 1 << 24
+"""A larger mapping behind a guard page is a stack that the kernel has joined with what lies above it."""
 LIBRARIES, STACKS, PYTHON = "interpreter and libraries", "threads' stacks", "Python objects"
 IN_USE, KEPT, POOLS = "arrays and objects from malloc", "freed, kept by malloc", "other allocators"
 CODE, ARROW = "code compiled at run time", "Arrow's pool"
@@ -71,7 +73,8 @@ def split(
     found = dict.fromkeys((LIBRARIES, CODE, STACKS, PYTHON, IN_USE, KEPT, ARROW, POOLS), 0)
     rest = heaps = 0
     for mapping in mappings:
-        if mapping.name.startswith("[stack") or (mapping.guarded and not mapping.name):
+        stack = mapping.guarded and not mapping.name and not mapping.heap and mapping.nbytes <= STACK_MOST
+        if mapping.name.startswith("[stack") or stack:
             found[STACKS] += mapping.anonymous
         elif mapping.name.startswith("/") and not mapping.name.startswith(("/dev/shm", "/memfd:", "/SYSV")):
             found[LIBRARIES] += mapping.anonymous
@@ -86,14 +89,13 @@ def split(
     size, blocks, free = books
     in_heaps, in_blocks = min(heaps, max(0, size - free)), min(rest, blocks)
     found[KEPT] = heaps - in_heaps
-    found[IN_USE] = in_heaps + in_blocks
-    found[PYTHON] = min(objects, rest - in_blocks)
-    found[ARROW] = min(arrow, rest - in_blocks - found[PYTHON])
-    found[POOLS] = rest - in_blocks - found[PYTHON] - found[ARROW]
-    for kind in (ARROW, POOLS, IN_USE):
-        taken = min(leased, found[kind])
-        found[kind] -= taken
-        leased -= taken
+    rest -= in_blocks
+    outside = min(leased, rest)
+    rest -= outside
+    found[IN_USE] = in_heaps + in_blocks - min(in_heaps + in_blocks, leased - outside)
+    found[ARROW] = min(max(0, arrow - outside), rest)
+    found[PYTHON] = min(objects, rest - found[ARROW])
+    found[POOLS] = rest - found[ARROW] - found[PYTHON]
     return found
 
 
@@ -124,7 +126,7 @@ def parse(text: str) -> list[Mapping]:
             guarded, name = start == guard_end, words[4].strip() if len(words) > 4 else ""
             guard_end = end if words[0].startswith("---") else ""
             code = "x" in words[0] and not name
-            arena = not name and not guarded and int(start, 16) % ARENA == 0 and nbytes <= ARENA
+            arena = not name and int(start, 16) % ARENA == 0 and nbytes <= ARENA  # below may lie the rest of another
             heap = name == "[heap]" or (arena and words[0].startswith("rw"))
         elif head == "Anonymous:":
             anonymous = int(rest.split()[0]) * 1024

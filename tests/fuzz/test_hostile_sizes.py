@@ -5,18 +5,24 @@ One child reads them all under a real limit; the bombs inflate to more than that
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import os
+import sqlite3
 import struct
 import sys
 import tarfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import h5py
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import zarr
 
 import penstock as ps
 from penstock.core.errors import PenstockError
@@ -33,12 +39,12 @@ def bomb(path: Path, head: bytes) -> None:
     path.write_bytes(gzip.compress(head) + zeros * (BOMB_NBYTES // 10_000_000))
 
 
-def png(width: int, height: int) -> bytes:
+def png(width: int, height: int, packed: bytes = zlib.compress(b""), *, gray: bool = False) -> bytes:
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+    header = struct.pack(">IIBBBBB", width, height, 8, 0 if gray else 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
 
 
 def members(*named: tuple[str, bytes, int]) -> bytes:
@@ -58,7 +64,64 @@ def npy(rows: int) -> bytes:
     return out.getvalue() + bytes(1024)
 
 
+def sparse(path: Path, head: bytes, nbytes: int) -> None:
+    """A file that takes no room on disk: a head, then so many zeros."""
+    with path.open("wb") as file:
+        file.write(head)
+        file.truncate(len(head) + nbytes)
+
+
+def make_tables(folder: Path) -> None:
+    """One column of one row group, and one cell, each larger than the limit; a few kilobytes on disk."""
+    schema = pa.schema([("a", pa.float64())])
+    piece = pa.record_batch([pa.array(np.zeros(BOMB_NBYTES // 8 // 40))], schema=schema)
+    with pq.ParquetWriter(folder / "column.parquet", schema) as writer:
+        for _ in range(40):
+            writer.write_batch(piece)  # one row group
+    cell = pa.array([b"small", bytes(LIMIT)], pa.large_binary())
+    pq.write_table(pa.table({"n": [1, 2], "a": cell}), folder / "cell.parquet", use_dictionary=False)
+    with contextlib.closing(sqlite3.connect(folder / "blob.db")) as database:
+        database.execute("create table t (id integer primary key, a blob)")
+        database.execute("insert into t values (1, zeroblob(10)), (2, zeroblob(?))", (LIMIT // 2,))
+        database.commit()
+
+
+def make_arrays(folder: Path) -> None:
+    """Chunks and rows larger than the limit."""
+    values = BOMB_NBYTES // 4
+    with h5py.File(folder / "chunk.h5", "w") as file:
+        node = file.create_dataset("x", (10, values // 10), "f4", chunks=(10, values // 10), compression="gzip")
+        node.id.write_direct_chunk((0, 0), b"".join(zeros_deflated(BOMB_NBYTES)))
+    with h5py.File(folder / "row.h5", "w") as file:
+        file.create_dataset("x", (2, values), "f4")  # never written: nothing on disk
+    store = zarr.open_group(folder / "chunk.zarr", mode="w")
+    store.create_array("x", shape=(10, values // 10), dtype="f4", chunks=(10, values // 10), compressors=None)
+    (folder / "chunk.zarr" / "x" / "c" / "0").mkdir(parents=True)
+    sparse(folder / "chunk.zarr" / "x" / "c" / "0" / "0", b"", BOMB_NBYTES)
+    out = io.BytesIO()
+    np.lib.format.write_array_header_1_0(out, {"descr": "<f4", "fortran_order": False, "shape": (2, values)})
+    sparse(folder / "row.npy", out.getvalue(), 2 * BOMB_NBYTES)
+
+
+def zeros_deflated(nbytes: int) -> Iterator[bytes]:
+    packer = zlib.compressobj(1)
+    for _ in range(nbytes // 10_000_000):
+        yield packer.compress(bytes(10_000_000))
+    yield packer.flush()
+
+
 def make(folder: Path) -> None:
+    make_tables(folder)
+    make_arrays(folder)
+    (folder / "line.csv").write_bytes(b"a,b\n1,2\n" + b"x" * (LIMIT // 3))  # zeros would look like UTF-16
+    sparse(folder / "line.jsonl", b'{"a": 1}\n', BOMB_NBYTES)
+    sparse(folder / "line.txt", b"text\n", BOMB_NBYTES)
+    sparse(folder / "document.txt", b"text\n", BOMB_NBYTES)
+    sparse(folder / "record.tfrecord", struct.pack("<Q", BOMB_NBYTES) + bytes(4), BOMB_NBYTES)
+    sparse(folder / "member.tar", members(("a.bin", b"1", 1), ("b.bin", b"", BOMB_NBYTES))[:-512], BOMB_NBYTES + 1024)
+    (folder / "pixels").mkdir()
+    packed = b"".join(zeros_deflated(30_001 * 30_000))
+    (folder / "pixels" / "real.png").write_bytes(png(30_000, 30_000, packed, gray=True))
     record = frame(encode_example({"x": np.arange(4.0), "y": 1}))
     (folder / "length.tfrecord").write_bytes(record + struct.pack("<Q", 1 << 60) + bytes(100))
     bomb(folder / "bomb.tfrecord", record + struct.pack("<Q", BOMB_NBYTES) + bytes(4))
@@ -82,6 +145,20 @@ READ: dict[str, Callable[[Path], ps.Dataset]] = {
     "bomb.csv.gz": lambda path: ps.read_csv(path, max_line="10MB"),
     "bomb.txt.gz": lambda path: ps.read_text(path, max_line="10MB"),
     "claims.npy": ps.read_numpy,
+    "column.parquet": lambda path: ps.read_parquet(path, columns=["a"]),
+    "cell.parquet": lambda path: ps.read_parquet(path),
+    "blob.db": lambda path: ps.read_sql(f"sqlite:///{path}", "t", columns=["a"]),
+    "chunk.h5": lambda path: ps.read_hdf5(path, x="x"),
+    "row.h5": lambda path: ps.read_hdf5(path, x="x"),
+    "chunk.zarr": lambda path: ps.read_zarr(path, x="x"),
+    "row.npy": ps.read_numpy,
+    "line.csv": ps.read_csv,
+    "line.jsonl": ps.read_json,
+    "line.txt": ps.read_text,
+    "document.txt": lambda path: ps.read_text(path, by="document"),
+    "record.tfrecord": lambda path: ps.read_tfrecords(path, check_crc=False),
+    "member.tar": ps.read_webdataset,
+    "pixels": lambda path: ps.read_images(path, size=(8, 8), labels=None),
 }
 
 
@@ -89,7 +166,7 @@ def main(folder: Path) -> None:
     """The child: what came of each."""
     for name, read in READ.items():
         try:
-            told = f"{sum(1 for _ in read(folder / name).batch(1))} rows"
+            told = f"{sum(1 for _ in read(folder / name).batch(1).take(2000))} rows"
         except PenstockError as error:
             told = str(error).replace("\n", " ")
         sys.stdout.write(f"{name}\t{told}\n")

@@ -24,6 +24,8 @@ import pyarrow.compute as pc
 
 from penstock.core.errors import BadData, DataError, InvalidInput, MissingExtra, NotFound
 from penstock.core.secrets import redact
+from penstock.core.sizes import size
+from penstock.memory.giant import most_nbytes
 from penstock.sources.sql.copy import PLAIN_STRINGS, CopyConnection, CopyError, batches, known
 from penstock.sources.sql.types import LONG, refuse_rounded
 from penstock.sources.storage import files as storage
@@ -181,6 +183,7 @@ class Database:
             self._unchanged.check(0, path, may_be_written=True)
             _refuse_cut(path)
             with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+                connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(most_nbytes(), 2**31 - 1))
                 cursor = connection.execute(query)
                 names = [column[0] for column in cursor.description or ()]
                 schema: pa.Schema | None = None
@@ -211,6 +214,8 @@ class Database:
         lost = state.startswith(_LOST) if state else any(word in text.lower() for word in _LOST_WORDS)
         if lost and self.kind == "postgresql":
             return ConnectionLostError(f"the database cannot be reached: {text}")
+        if "string or blob too big" in text:
+            text += f": one value may have {size(most_nbytes())} under the memory limit in force."
         if "Out of Memory" in text:
             text += " Use more partitions=, so that each range is sorted in less memory."
         return DataError(f"{self.name}: the query failed: {text}")

@@ -21,6 +21,7 @@ from urllib.parse import unquote
 from penstock.core.byte_cache import ByteCache, CachedUrl
 from penstock.core.errors import BadData, DataError, InvalidInput, NotFound
 from penstock.core.sizes import size
+from penstock.memory.giant import LEAST_NBYTES, refuse_giant
 from penstock.sources.listing import find
 from penstock.sources.listing.packed_names import PathIndex
 from penstock.sources.listing.shared import listed_once
@@ -160,6 +161,8 @@ def read_range(path: str, offset: int, length: int) -> bytes:
     if is_remote(path):
         return remote.read_range(path, offset, length)
     with explained(path), _open_files.use(local_path(path)) as handle:
+        if length > LEAST_NBYTES:
+            refuse_giant(min(length, os.fstat(handle).st_size - offset), who=f"reading {path} at {offset}")
         return _pread(handle, length, offset)
 
 

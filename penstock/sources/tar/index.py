@@ -17,6 +17,7 @@ from typing import BinaryIO, Protocol
 import numpy as np
 
 from penstock.core.errors import BadData
+from penstock.memory.giant import refuse_giant
 from penstock.sources.records.span_index import entries, place
 from penstock.sources.storage import files as storage
 from penstock.sources.storage.inflate import PLAIN, pieces
@@ -126,11 +127,12 @@ class MemoryReader:
 class StreamReader:
     """Reads a stream of pieces; what was skipped is never held."""
 
-    def __init__(self, source: Iterator[bytes]) -> None:
-        self.source, self.at = source, 0
+    def __init__(self, source: Iterator[bytes], path: str = "") -> None:
+        self.source, self.path, self.at = source, path, 0
         self._pending = memoryview(b"")
 
     def read(self, nbytes: int) -> bytes:
+        refuse_giant(nbytes, who=f"the member in {place(self.path, self.at)}")
         found = bytearray()
         while len(found) < nbytes:
             piece = self._piece(nbytes - len(found))
@@ -331,7 +333,7 @@ def stream_samples(path: str, compression: str, longest: int) -> Iterator[tuple[
     source = pieces(path, compression)
     words = "" if compression == PLAIN else " of the inflated data"
     try:
-        walk = Intact(members(StreamReader(source), longest=longest))
+        walk = Intact(members(StreamReader(source, path), longest=longest))
         yield from grouped(walk, longest)
         if walk.damage is not None:
             raise BadData(place(path, walk.damage.offset) + words, REASONS[walk.damage.code])

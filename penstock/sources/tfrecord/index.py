@@ -13,6 +13,7 @@ import numpy as np
 
 from penstock.core.errors import BadData
 from penstock.core.sizes import size
+from penstock.memory.giant import refuse_giant
 from penstock.native import tfrecord as kernel
 from penstock.native.crc32c import masked_crc32c
 from penstock.native.tfrecord import FRAME, HEADER
@@ -90,8 +91,10 @@ def stream(path: str, compression: str, walk: FrameWalk, *, nbytes: int, rows: i
             cut = min(int(np.searchsorted(ends[:whole], nbytes)) + 1, whole)
             full = cut and (cut == rows or ends[cut - 1] >= nbytes)
             if more and not full and not code:
+                wanted = min(after, walk.longest + FRAME)
+                refuse_giant(wanted, who=f"the record in {place(path, base)}")
                 try:
-                    more = _take(source, pending, max(CHUNK, min(after, walk.longest + FRAME) - len(data)))
+                    more = _take(source, pending, max(CHUNK, wanted - len(data)))
                 except BadData as damage:
                     more, error = False, damage
                 continue
