@@ -91,7 +91,10 @@ def _lengths(path: str, names: list[str]) -> dict[str, int]:
 
 
 def _by_rows(access: str, stores: Sequence[Mapping[str, ZarrArray]]) -> bool:
-    if access != "auto":
+    text = next((fact.name for facts in stores for fact in facts.values() if fact.text), None)
+    if access == "rows" and text is not None:
+        raise InvalidInput(f"access='rows' is for numbers, but array {text!r} is text. Leave access out.")
+    if access != "auto" or text is not None:
         return access == "rows"
     single = all(fact.chunk[0] == 1 for facts in stores for fact in facts.values())
     return single and sum(fact.row_nbytes for fact in stores[0].values()) >= ROW_NBYTES

@@ -61,6 +61,18 @@ def tar(path: Path, seed: int) -> None:
             out.addfile(info, data)
 
 
+def packed_tar(path: Path, seed: int) -> None:
+    tar(path, seed)
+    path.write_bytes(gzip.compress(path.read_bytes()))
+
+
+def records5(path: Path, seed: int) -> None:
+    kind = np.dtype([("text", h5py.string_dtype()), ("n", "i4")])
+    with h5py.File(path, "w") as file:
+        values = [(f"row {a}", b) for a, b, _, _ in rows(seed).tolist()]
+        file.create_dataset("x", data=np.array(values, kind))
+
+
 def picture(path: Path, seed: int) -> None:
     path.mkdir(exist_ok=True)
     for number in range(4):
@@ -100,6 +112,15 @@ SOURCES: dict[str, tuple[str, Write, Callable[[Path], Any]]] = {
         lambda p: ps.read_tfrecords(p, parse=None),
     ),
     "webdataset": ("a.tar", tar, ps.read_webdataset),
+    "npz": ("a.npz", lambda p, s: np.savez(p, x=rows(s)), ps.read_numpy),
+    "hdf5 text in records": ("a.h5", records5, lambda p: ps.read_hdf5(p, "x.text")),
+    "tfrecord stream": (
+        "a.tfrecord",
+        lambda p, s: write_records(p, [row.tobytes() for row in rows(s)]),
+        lambda p: ps.read_tfrecords(p, parse=None, access="stream"),
+    ),
+    "webdataset stream": ("a.tar", tar, lambda p: ps.read_webdataset(p, access="stream")),
+    "webdataset gz": ("a.tar.gz", packed_tar, ps.read_webdataset),
 }
 
 

@@ -262,14 +262,31 @@ def _agrees(name: str, array: np.ndarray, parts: Sequence[Held | Window]) -> boo
 def dense(name: str, column: Column, pad: Any, blocks: Sequence[Block]) -> np.ndarray:
     """Rows that need not have one shape as a batch: one array if they agree or may be padded, else an error."""
     values = to_numpy(column)
-    if values.dtype != OBJECT or not len(values) or not isinstance(values[0], np.ndarray):
+    if values.dtype != OBJECT or not isinstance(next((v for v in values if v is not None), None), np.ndarray):
         return values
+    gone = [row for row, v in enumerate(values) if v is None]
+    if gone and (pad is None or pad is False):
+        where = f" ({blocks[0].where(0)} and what follows)" if blocks else ""
+        raise RaggedBatch(
+            f"Column {name!r} has a missing list in row {gone[0]} of one batch{where}. Leave such rows out with "
+            f".filter(lambda row: row[{name!r}] is not None), or pad them: batch(n, pad=0)."
+        )
+    if gone:  # nothing of it is there, as of an empty one
+        values = _with_empty(values, gone)
     shapes = {v.shape for v in values}
     if len(shapes) == 1:
         return np.stack(list(values))
     if pad is None or pad is False:
         raise RaggedBatch(_ragged_message(name, values, blocks))
     return _padded(name, values, pad)
+
+
+def _with_empty(values: np.ndarray, gone: Sequence[int]) -> np.ndarray:
+    like = next(v for v in values if v is not None)
+    values = values.copy()
+    for row in gone:
+        values[row] = np.empty((0, *like.shape[1:]), like.dtype)
+    return values
 
 
 def _ragged_message(name: str, values: np.ndarray, blocks: Sequence[Block]) -> str:

@@ -92,9 +92,11 @@ def sniff_header(head: bytes, dialect: Dialect) -> bool | None:
 
 
 def _may_be_comment(rows: Sequence[Sequence[str]], dialect: Dialect) -> bool:
-    """Whether the first line begins as comments do and has not as many cells as the lines below it."""
+    """Whether the first line begins as comments do: with a space behind the sign, or as many cells as no line below."""
+    if dialect.comment is not None or not rows[0][0].lstrip().startswith(COMMENT):
+        return False
     below = next((row for row in rows if not row[0].lstrip().startswith(COMMENT)), rows[0])
-    return dialect.comment is None and rows[0][0].lstrip().startswith(COMMENT) and len(rows[0]) != len(below)
+    return rows[0][0].lstrip()[1:2].isspace() or len(rows[0]) != len(below)
 
 
 def begins_as_comment(head: bytes) -> bool:

@@ -172,8 +172,10 @@ class Cutter:
         while True:
             whole = base + len(data) >= self.size_nbytes
             found = -1 if whole and end >= self.size_nbytes else _next_newline(data, ends, end - 1 - base)
-            if found >= 0 or whole:
-                return Stretch(data, first, found + 1 if found >= 0 else len(data), base + first)
+            if found >= 0:
+                return Stretch(data, first, found + 1, base + first)
+            if whole:
+                return last_lines(self.path, data, first, base + first, self.quoting)
             if base + len(data) - end > self.max_line:
                 return self._too_long(data, base, first)
             tail *= 2
@@ -226,6 +228,18 @@ def too_long(path: str, offset: int, max_line: int) -> BadData:
     )
 
 
+def last_lines(path: str, data: bytes, first: int, offset: int, quoting: Quoting) -> Stretch:
+    """The lines up to a file's end. If a quote is still open there, those before it, and the error that says so."""
+    text = np.frombuffer(data, np.uint8)[first:]
+    if quoting.quote is None or quoting.toggles(text, OUTSIDE, NEWLINE)[1] != INSIDE:
+        return Stretch(data, first, len(data), offset)
+    ends = quoting.newlines(text, OUTSIDE, NEWLINE)
+    stop = int(ends[-1]) + 1 if len(ends) else 0
+    told = "a quote is never closed: the rest of the file is in it. Turn quoting off with quote=None"
+    error = BadData(f"{path}, byte {offset + stop}", f"{told}, or leave the rest out with on_error='skip'")
+    return Stretch(data, first, first + stop, offset, error)
+
+
 def stream_lines(path: str, stream: BinaryIO, nbytes: int, quoting: Quoting, max_line: int) -> Iterator[Stretch]:
     """Cut a decompressed stream into stretches of whole lines of about `nbytes`."""
     left, offset, lost = b"", 0, False
@@ -236,7 +250,7 @@ def stream_lines(path: str, stream: BinaryIO, nbytes: int, quoting: Quoting, max
             data, offset = data[3:], 3
         if not fresh:
             if data and not lost:
-                yield Stretch(data, 0, len(data), offset)
+                yield last_lines(path, data, 0, offset, quoting)
             return
         ends = quoting.newlines(np.frombuffer(data, np.uint8), OUTSIDE, NEWLINE)
         if lost and len(ends):  # the rest of a line that was refused

@@ -23,6 +23,8 @@ from penstock.sources.storage import files as storage
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 DEFLATE, SHUFFLE = 1, 2
+_LISTED = "biuf"
+"""Kinds of numbers that lists of open length may hold."""
 
 Storage = Literal["contiguous", "chunked", "packed", "library"]
 """contiguous: one run of rows; chunked: chunks of whole rows, unfiltered; packed: chunks that we assemble and inflate
@@ -224,7 +226,8 @@ def _facts(path: str, file: Any, name: str) -> Dataset5:
         return _inside(node, name, (member, stored, inner_shape))
     text = h5py.check_string_dtype(stored) is not None
     inner = h5py.check_vlen_dtype(stored)
-    if stored == OBJECT and not text and (inner is None or len(node.shape) > 1):
+    listed = isinstance(inner, np.dtype) and inner.kind in _LISTED and len(node.shape) == 1
+    if stored == OBJECT and not text and not listed:
         raise InvalidInput(f"{path}: dataset {name!r} holds {stored} (references or nested lengths), not values.")
     filters = _filters(node)
     raw = RECORD if stored == OBJECT else stored
@@ -269,7 +272,7 @@ def _open_inside(node: Any, member: tuple[str, ...], stored: np.dtype[Any]) -> D
     """A field of text or of lists of numbers, by its heap records; None where only the library knows the way."""
     h5py = h5py_module()
     text, inner = h5py.check_string_dtype(stored) is not None, h5py.check_vlen_dtype(stored)
-    if not text and (len(node.shape) > 1 or not isinstance(inner, np.dtype) or inner.kind not in "biufc"):
+    if not text and (len(node.shape) > 1 or not isinstance(inner, np.dtype) or inner.kind not in _LISTED):
         return None
     raw, filters = records_inside(node, member), _filters(node)
     if raw is None or 0 in node.shape:

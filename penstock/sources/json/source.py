@@ -6,6 +6,7 @@ Does not cover: parsing (parse.py), cutting files (sources/text/lines.py), the s
 
 from __future__ import annotations
 
+import codecs
 import copy
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -285,7 +286,7 @@ def _samples(files: LineFiles, file: int) -> Iterator[tuple[int, bytes]]:
                     head += stream.read(files.max_line)
             except (OSError, pa.ArrowException):
                 return  # reading will meet the damage again, and report it
-        yield 0, _refuse_array(path, _whole(head, b"\n" not in head or len(head) < SAMPLE_NBYTES))
+        yield 0, _refuse_others(path, _whole(head, b"\n" not in head or len(head) < SAMPLE_NBYTES))
         return
     places = sorted({0, max(0, nbytes // 2 - SAMPLE_NBYTES // 2), max(0, nbytes - SAMPLE_NBYTES)})
     for place in places:
@@ -295,7 +296,7 @@ def _samples(files: LineFiles, file: int) -> Iterator[tuple[int, bytes]]:
             if b"\n" not in text and not ended:  # the first line is longer than a sample
                 text = storage.read_range(path, 0, min(nbytes, files.max_line))
                 ended = len(text) >= nbytes
-            text = _refuse_array(path, text)
+            text = _refuse_others(path, text)
             yield 0, _whole(text, ended)
         else:
             begin = text.find(b"\n") + 1
@@ -306,7 +307,7 @@ def _whole(text: bytes, ended: bool) -> bytes:
     return text if ended else text[: text.rfind(b"\n") + 1]
 
 
-def _refuse_array(path: str, text: bytes) -> bytes:
+def _refuse_others(path: str, text: bytes) -> bytes:
     head = text.removeprefix(BOM).lstrip()
     if head.startswith(b"["):
         raise BadData(
@@ -314,6 +315,12 @@ def _refuse_array(path: str, text: bytes) -> bytes:
             "is one JSON array, not JSON lines, so it cannot be split. Write one object per line, for example with "
             "`jq -c '.[]' in.json > out.jsonl`.",
         )
+    if head.partition(b"\n")[0].strip() == b"{":
+        raise BadData(
+            path, "is one JSON object over many lines, not JSON lines. `jq -c . in.json > out.jsonl` joins them"
+        )
+    if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise BadData(path, "looks like UTF-16, and JSON lines are UTF-8. `iconv -f utf-16 -t utf-8` changes it")
     return text.removeprefix(BOM)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +160,16 @@ def test_names_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadData, match=r"first line is not UTF-8.*encoding="):
         batches(path)
     assert list(batches(path, encoding="latin-1")) == ["größe", "n"]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_quote_that_is_never_closed_does_not_take_the_rest_of_the_file(tmp_path: Path, suffix: str) -> None:
+    text = "a,b\n" + "".join(f"{i},x{i}\n" for i in range(5000)) + '5000,"x5000\n5001,x\n5002,y\n'
+    path = tmp_path / f"a.csv{suffix}"
+    path.write_bytes(gzip.compress(text.encode()) if suffix else text.encode())
+    for ds in (ps.read_csv(path), ps.read_csv(path).shuffle(seed=1)):
+        with pytest.raises(BadData, match=r"a\.csv.*byte \d+: a quote is never closed.*quote=None"):
+            list(ds.batch(100))
+    kept = ps.read_csv(path, on_error="skip").shuffle(seed=1).batch(100)
+    assert sorted(int(i) for batch in kept for i in batch["a"]) == list(range(5000))
+    assert len(batches(path, quote=None)["a"]) == 5003

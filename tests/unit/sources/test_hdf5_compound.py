@@ -122,3 +122,28 @@ def test_open_values_that_only_the_library_could_follow_are_refused(tmp_path: Pa
     with pytest.raises(InvalidInput, match=r"'t\.w' has the type object"):
         read_hdf5(path, "t.w")
     assert int(next(iter(read_hdf5(path, "t.a")))) == 0
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [TEXT, h5py.vlen_dtype("i4"), np.dtype("S3"), np.dtype([("a", "i4")]), np.dtype("c8"), h5py.ref_dtype],
+    ids=["text", "lists", "fixed text", "compound", "complex", "references"],
+)
+def test_lists_of_what_has_no_list_form_are_refused(tmp_path: Path, inner: Any) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as out:
+        out.create_dataset("x", (3,), h5py.vlen_dtype(inner))
+        out.create_dataset("t", (3,), np.dtype([("n", "i4"), ("v", h5py.vlen_dtype(inner))]))
+    for name in ("x", "t.v"):
+        with pytest.raises(InvalidInput, match=f"'{name}' h(olds|as the type)"):
+            read_hdf5(tmp_path / "a.h5", name)
+    assert [int(n) for n in read_hdf5(tmp_path / "a.h5", "t.n")] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("inner", [bool, "f2", ">f4", ">i8", "u1"])
+def test_lists_of_numbers_are_as_they_were_written(tmp_path: Path, inner: Any) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as out:
+        table = out.create_dataset("x", (4,), h5py.vlen_dtype(np.dtype(inner)))
+        for i in range(4):
+            table[i] = np.arange(i).astype(inner)
+    found = [np.asarray(row).tolist() for row in read_hdf5(tmp_path / "a.h5", "x")]
+    assert found == [np.arange(i).astype(inner).tolist() for i in range(4)]

@@ -106,3 +106,15 @@ def test_a_line_that_is_no_json_behind_an_unknown_field_is_a_damaged_row(tmp_pat
     path.write_text('{"a": 1}\n' * 40_000 + '{"b": 2, "c"}\n' + '{"a": 1}\n' * 200_000)
     with pytest.raises(BadData, match="byte 360000"):
         list(ps.read_json(path))
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [(b'{\n "a": 1\n}\n', "one JSON object over many lines"), ('{"a": 1}\n'.encode("utf-16"), "looks like UTF-16")],
+)
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_what_is_no_json_lines_is_called_what_it_is(tmp_path: Path, data: bytes, told: str, suffix: str) -> None:
+    path = tmp_path / f"a.json{suffix}"
+    path.write_bytes(gzip.compress(data) if suffix else data)
+    with pytest.raises(BadData, match=rf"a\.json.*{told}"):
+        list(ps.read_json(path))

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
-from penstock.core.errors import BadData, DataError, TooLarge
+from penstock.core.errors import BadData, DataError, RaggedBatch, TooLarge
 from penstock.sources.parquet import footer
 from penstock.sources.parquet.footer import group_sizes, largest_page
 
@@ -104,3 +104,15 @@ def test_pages_that_break_the_footers_promise_are_damage(tmp_path: Path, monkeyp
     lying = footer.ColumnSizes(column.path, column.stored, 1000, None, column.offset)
     with pytest.raises(BadData, match="larger than the 1000 bytes"):
         largest_page(str(path), lying)
+
+
+@pytest.mark.parametrize("rows", [[[1, 2], None, [3, 4]], [None, [1, 2], [3, 4]], [[1, 2], None, [3]]])
+def test_a_missing_list_is_refused_in_a_batch_wherever_it_is(tmp_path: Path, rows: list[Any]) -> None:
+    pq.write_table(pa.table({"x": pa.array(rows)}), tmp_path / "a.parquet")
+    ds = ps.read_parquet(tmp_path / "a.parquet")
+    with pytest.raises(RaggedBatch, match=rf"'x' has a missing list in row {rows.index(None)} .*filter.*pad="):
+        list(ds.batch(3))
+    (padded,) = ds.batch(3, pad=-1)
+    assert padded["x"].tolist() == [[*(row or []), -1, -1][:2] for row in rows]
+    kept = ds.filter(lambda row: row["x"] is not None)
+    assert [batch["x"].tolist() for batch in kept.batch(1)] == [[row] for row in rows if row]

@@ -155,3 +155,16 @@ def test_mistakes_are_told_in_one_sentence(tmp_path: Path) -> None:
     good = write(tmp_path / "c.zarr", x=np.arange(20))
     with pytest.raises(SchemaChanged, match=r"b\.zarr: array 'x' is x: float64"):
         read_zarr([good, other], x="x")
+
+
+def test_text_is_read_in_stretches_never_row_by_row(tmp_path: Path) -> None:
+    words = np.array(
+        [["a", "bcd", "\u00e9"] * 400] * 3
+    )  # rows of 4.8 KB, a chunk each: numbers would be read one by one
+    array = zarr.create_array(
+        tmp_path / "a.zarr", shape=words.shape, dtype=words.dtype, chunks=(1, 1200), zarr_format=2
+    )
+    array[...] = words
+    assert [list(row) for row in read_zarr(tmp_path / "a.zarr")] == words.tolist()
+    with pytest.raises(InvalidInput, match="access='rows' is for numbers.*is text"):
+        read_zarr(tmp_path / "a.zarr", access="rows")
