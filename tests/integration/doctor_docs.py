@@ -3,8 +3,8 @@
 python -m tests.integration.doctor_docs [--run [--cured] [--keep FOLDER] [script ...]]
 python -m tests.integration.doctor_docs --judge FOLDER
 
-`--keep` leaves each run's evidence in a folder; `--judge` asks the detectors again about all that was kept there: a verdict
-needs nothing but the evidence.
+`--keep` leaves each run's evidence in a folder; `--judge` asks the detectors again about all that was kept there: a
+verdict needs nothing but the evidence.
 """
 
 from __future__ import annotations
