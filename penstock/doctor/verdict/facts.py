@@ -175,6 +175,12 @@ class Clues:
         """The share of what was taken that one Python name held, at its most."""
         return min(1.0, max((item.last for item in self.names), default=0) / self.taken)
 
+    @property
+    def contained(self) -> float:
+        """The share of what was taken that one container of the script held, at its most."""
+        held = (item.last for item in self.names if item.type.startswith(("builtins.", "collections.")))
+        return min(1.0, max(held, default=0) / self.taken)
+
     def library_share(self, *spots: str) -> tuple[float, int]:
         """How sure it is that growth inside of a library explains a death (0: it does not), and those bytes."""
         grown = self.grew_inside(*spots)

@@ -27,7 +27,10 @@ def live(facts: Clues) -> Sign | None:
     logits = next((f"{i.name} {i.detail} holds {size(i.last)}" for i in facts.names if _is_wide(i.detail)), "")
     inside = any(LOSSES.search(item.inner) for item in lines)  # else its line may do more than the loss
     return Sign(
-        0.9 if logits or inside else 0.55, tuple(filter(None, (text, logits))), lines[0].place if lines else "", grown
+        0.9 if (logits or inside) and facts.contained < 0.3 else 0.55,
+        tuple(filter(None, (text, logits))),
+        lines[0].place if lines else "",
+        grown,
     )
 
 
