@@ -175,12 +175,21 @@ class Clues:
         """The share of what was taken that one Python name held, at its most."""
         return min(1.0, max((item.last for item in self.names), default=0) / self.taken)
 
+    @property
+    def contained(self) -> float:
+        """The share of what was taken that one container of the script held, at its most."""
+        held = (item.last for item in self.names if item.type.startswith(("builtins.", "collections.")))
+        return min(1.0, max(held, default=0) / self.taken)
+
     def library_share(self, *spots: str) -> tuple[float, int]:
-        """How sure it is that growth inside of a library explains a death (0: it does not), and those bytes."""
+        """How sure it is that growth inside of a library explains a death (0: it does not), and those bytes.
+
+        Less sure than a cause that says more: what a library was doing may have a reason in the script.
+        """
         grown = self.grew_inside(*spots)
         if grown < 0.2 * self.limit or not self.died:
             return 0.0, grown
-        return 0.45 + 0.4 * min(1.0, grown / (0.5 * self.taken)), grown
+        return 0.4 + 0.37 * min(1.0, grown / (0.5 * self.taken)), grown
 
     def grew_at(self, place: str, *, near: int = 0) -> int:
         """Bytes by which memory grew on a line of the script (or `near` lines around it)."""

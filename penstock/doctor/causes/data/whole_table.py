@@ -64,7 +64,6 @@ LIBRARIES = (
     "json/__init__.py:load",
     "json/decoder.py",
     "/csv.py",
-    "pandas/core/internals/construction.py",
 )
 TABLES = ("pandas.DataFrame", "polars.DataFrame", "pyarrow.Table", "pyarrow.RecordBatch")
 ROWS = re.compile(r"of builtins\.(tuple|dict|str|list)\b")

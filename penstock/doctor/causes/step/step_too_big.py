@@ -47,7 +47,7 @@ def live(facts: Clues) -> Sign | None:
     if grown < 0.25 * facts.limit:
         return None
     return Sign(
-        0.8,
+        0.8 if facts.contained < 0.3 else 0.45,  # a step's own memory is in no container
         (f"memory grew by {size(grown)} inside of step {steps + 1}", f"at {inside[0].place}"),
         inside[0].place,
         grown,

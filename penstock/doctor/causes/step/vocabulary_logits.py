@@ -13,6 +13,8 @@ from penstock.doctor.causes.cause import Cause, Sign
 from penstock.doctor.verdict.facts import Clues
 
 LARGE = 16_000
+COPIES = 3
+"""Logits, their softmax and their gradient are as large as each other; the loss's own growth is one of them."""
 LOSSES = re.compile(r"cross_entropy|CrossEntropyLoss|log_softmax|nll_loss")
 
 
@@ -27,7 +29,10 @@ def live(facts: Clues) -> Sign | None:
     logits = next((f"{i.name} {i.detail} holds {size(i.last)}" for i in facts.names if _is_wide(i.detail)), "")
     inside = any(LOSSES.search(item.inner) for item in lines)  # else its line may do more than the loss
     return Sign(
-        0.9 if logits or inside else 0.55, tuple(filter(None, (text, logits))), lines[0].place if lines else "", grown
+        0.9 if (logits or inside) and facts.contained < 0.3 else 0.55,
+        tuple(filter(None, (text, logits))),
+        lines[0].place if lines else "",
+        COPIES * grown,
     )
 
 

@@ -19,8 +19,8 @@ MANY = 16
 
 def live(facts: Clues) -> Sign | None:
     waiting = next((n for n in facts.names if n.type == "collections.deque" and n.name.endswith(".queue")), None)
-    if waiting is not None and waiting.last > 0.2 * facts.limit and waiting.last_len > waiting.first_len:
-        text = f"{waiting.name} grew from {waiting.first_len} to {waiting.last_len} entries ({size(waiting.last)})"
+    if waiting is not None and waiting.last > 0.2 * facts.limit:
+        text = f"{waiting.last_len} entries wait in {waiting.name} ({size(waiting.last)})"
         return Sign(0.9, (text, "more is put into the queue than is taken out"), nbytes=waiting.last)
     best = None
     for call in facts.calls("DataLoader"):

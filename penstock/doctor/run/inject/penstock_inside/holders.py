@@ -21,6 +21,7 @@ KEEP = 24
 SMALLEST = 1 << 18
 MOST_OPERATIONS = 2_000
 NESTED = 3
+MOST_LAYERS = 64
 
 
 class NameWalk:
@@ -161,10 +162,23 @@ def weigh(value: object, depth: int = 0) -> "tuple[int, str]":
     if isinstance(value, (list, tuple, set, frozenset, dict, deque)) and depth < NESTED:
         return _container(value, depth)
     if depth:
-        return sys.getsizeof(value, 64), ""
+        return _layers(value) or sys.getsizeof(value, 64), ""
     if isinstance(value, (bytes, bytearray, str, memoryview)):
         return sys.getsizeof(value), ""
     return 0, ""
+
+
+def _layers(value: object) -> int:
+    """A network that a container keeps: the weights of at most `MOST_LAYERS` of its layers; 0 for anything else."""
+    total, pending = 0, [value]
+    for layer in pending:  # grows while it is walked
+        held = getattr(layer, "__dict__", None)
+        if not isinstance(held, dict) or not isinstance(held.get("_parameters"), dict) or len(pending) > MOST_LAYERS:
+            continue
+        weights = [*held["_parameters"].values(), *(held.get("_buffers") or {}).values()]
+        total += sum(weight.numel() * weight.element_size() for weight in weights if hasattr(weight, "element_size"))
+        pending.extend((held.get("_modules") or {}).values())
+    return total
 
 
 def _frame(value: object) -> "tuple[int, str]":
