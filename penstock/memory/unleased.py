@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 OBJECT_NBYTES = 100
 """What a small object takes of Python's own heap, with gaps: 95 to 112 bytes from a bare interpreter to one with torch
-(measured on 3.11; the heap itself cannot be told from other mappings that the kernel joins with it)."""
+(measured on 3.11; the heap itself cannot be distinguished from other mappings that the kernel joins with it)."""
 ARENA = 1 << 26
 """Where glibc's heaps of threads begin, and how much address space each has."""
 LIBRARIES, STACKS, PYTHON = "interpreter and libraries", "threads' stacks", "Python objects"
