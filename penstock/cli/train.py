@@ -199,7 +199,7 @@ def _claim(folder: Path, config: Config) -> None:
 
 
 def _resumed(data: str, out: Path | None, anew: dict[str, Any], *, trust: bool = False) -> tuple[Path, Config]:
-    """Everything comes from the run folder, except what is said anew: epochs, limit, workers, a data password."""
+    """Everything comes from the run folder, except what is given anew: epochs, limit, workers, a data password."""
     if out is None:
         raise InvalidInput("--resume needs --out, the folder of the run to go on with.")
     config = read_config(out)

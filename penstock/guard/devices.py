@@ -3,7 +3,7 @@
 Covers: `setup_devices`: memory growth or a limit for TensorFlow, preallocation for JAX, the CUDA allocator for torch.
 Does not cover: host memory (memory/limits.py).
 
-These settings count only before a framework first touches a device. What came too late is said, not hidden.
+These settings count only before a framework first touches a device. What came too late is reported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NAMES = ("tensorflow", "jax", "torch")
 
 @dataclass
 class Devices:
-    """What was set, by framework, and what could not be: mostly because it came too late, which is said then."""
+    """What was set, by framework, and what could not be: mostly because it came too late."""
 
     done: dict[str, str] = field(default_factory=dict)
     too_late: dict[str, str] = field(default_factory=dict)

@@ -72,7 +72,7 @@ class Items:
         return self._schema
 
     def _first(self) -> Schema:
-        """What the first item looks like; with on_error="skip", the first that can be had."""
+        """What the first item looks like; with on_error="skip", the first that can be read."""
         for row in range(self._rows):
             try:
                 return schema_of(_plain(self._dataset[row]))

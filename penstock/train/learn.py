@@ -39,7 +39,7 @@ MOST_WORDS = 20_000
 LONGEST = 256
 SHORTEST = 8
 FEW_BLOCKS = 4
-"""Below this, nothing is said about the order of the rows: all of them are mixed at once."""
+"""Below this, the order of the rows is not reported: all of them are mixed at once."""
 SORTED = 0.2
 SORTED_BY = 0.5
 """Of columns beside the target: many are clustered a little, few so much that the rows are in their order."""

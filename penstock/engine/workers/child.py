@@ -3,7 +3,7 @@
 Covers: the child's side of processes.py, started with file descriptors as arguments.
 Does not cover: when to use processes (tune.py), how bytes travel (shared_memory.py).
 
-It never imports a framework by itself; a user's function brings in what it needs. Rows are told apart by their number
+It never imports a framework by itself; a user's function brings in what it needs. Rows are identified by their number
 in the block: only the parent knows where they came from, and puts that into messages.
 """
 

@@ -50,7 +50,7 @@ def to_array(value: Any) -> Any:
 
 
 def spec_of(dataset: Streamed) -> Any:
-    """The element spec that can be told beforehand."""
+    """The element spec, as far as it is known beforehand."""
     leaves = leaves_of(dataset)
     return unflatten(dataset.schema.tree, lambda name: _tensor_spec(leaves[name]))
 

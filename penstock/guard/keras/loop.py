@@ -131,7 +131,7 @@ class Training:
             self.step += 1
             self.total_steps += 1
             due = self.progress.step(self.control.rows)
-            # Turning metrics into numbers waits for the device: only for someone who looks at them.
+            # Turning metrics into numbers waits for the device: only where they are looked at.
             logs = as_floats(self.train_step.logs) if watched or due else {}
             if watched:
                 callbacks.on_train_batch_end(self.step - 1, logs)

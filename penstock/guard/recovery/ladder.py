@@ -79,7 +79,7 @@ class Failure:
     text: str = ""
     asked_nbytes: int | None = None
     holds: tuple[tuple[str, int], ...] = ()
-    """Who held how many bytes when it failed."""
+    """What held how many bytes when it failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ def after_success(ladder: Ladder, rows: int, *, room: int | None = None) -> tupl
 
 
 def verdict(ladder: Ladder, failure: Failure, allowed: Allowed) -> str:
-    """The last word: what did not fit, who held the memory, what was tried, what would help."""
+    """The last word: what did not fit, what held the memory, what was tried, what would help."""
     limit = f" within {size(ladder.limit)}" if ladder.limit else ""
     asked = f" ({size(failure.asked_nbytes)} more were asked for)" if failure.asked_nbytes else ""
     tried = f"micro-batches down to {failure.rows}"

@@ -36,7 +36,7 @@ class Stepper(Protocol):
 
     @property
     def phase(self) -> Phase:
-        """What is being done now; told when it fails."""
+        """What is being done now; named when it fails."""
 
     @property
     def measurable(self) -> bool:
@@ -245,7 +245,7 @@ def _failure(stepper: Stepper, error: BaseException, rows: int) -> Failure | Non
 
 
 def _holders(stepper: Stepper) -> tuple[tuple[str, int], ...]:
-    """Who holds the process's memory, what the stepper cannot name last."""
+    """What holds the process's memory; what the stepper cannot name comes last."""
     held = stepper.holds()
     budget = pipe().budget
     held["data"] = 0 if budget is None else budget.used

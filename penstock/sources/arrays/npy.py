@@ -233,7 +233,7 @@ def joined_npz(
 
 
 def _each(paths: Sequence[str], add: Callable[[str], None], on_error: OnError | None) -> bytearray:
-    """Take in every file: which ones could be had, a byte each."""
+    """Take in every file: which ones could be read, a byte each."""
     policy, kept = on_error or OnError(), bytearray(len(paths))
     for number, path in enumerate(paths):
         try:

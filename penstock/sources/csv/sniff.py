@@ -35,7 +35,7 @@ _DATE = re.compile(r"\s*\d{4}-\d\d?-\d\d?([ T]\d\d?:\d\d.*)?\s*\Z")
 
 def sniff_delimiter(head: bytes, quote: str | None) -> str:
     """The delimiter that a file's first lines agree on; a comma if none does."""
-    if quote is not None:  # before lines are told apart: a quoted value may hold newlines
+    if quote is not None:  # before lines are split: a quoted value may hold newlines
         mark = re.escape(quote.encode())
         head = re.sub(mark + b"[^" + mark + b"]*" + mark, b"", head)
     lines = [line for line in head.split(b"\n")[:-1][:20] if line.strip()] or [head]
@@ -136,7 +136,7 @@ def _rows(head: bytes, dialect: Dialect) -> list[list[str]]:
             if len(rows) == LINES:
                 break
     except csv.Error:
-        return rows  # told when it is read
+        return rows  # reported when it is read
     return rows
 
 

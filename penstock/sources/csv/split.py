@@ -259,7 +259,7 @@ def stream_lines(path: str, stream: BinaryIO, nbytes: int, quoting: Quoting, max
         stop = int(ends[-1]) + 1 if len(ends) else 0
         ready = [Stretch(data, 0, stop, offset)] if stop else []
         left, offset = data[stop:], offset + stop
-        del data, fresh, ends  # whoever has the stretch decides how long they live
+        del data, fresh, ends  # the holder of the stretch decides how long they live
         if ready:
             yield ready.pop()
         if lost or len(left) > max_line:

@@ -274,7 +274,7 @@ def _parsed(text: bytes, dialect: Dialect, names: Sequence[str], types: Mapping[
 def agree(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     """The type that holds the values of both, text if nothing narrower does."""
     if pt.is_binary(right):
-        right = pa.string()  # some of it is not UTF-8: rows that are not will be told when they are read
+        right = pa.string()  # some of it is not UTF-8: rows that are not are reported when they are read
     if pt.is_timestamp(right) and right.unit == "s":
         right = pa.timestamp("us", right.tz)  # leaves room for fractions of seconds in rows not yet seen
     if pt.is_null(left) or left == right:

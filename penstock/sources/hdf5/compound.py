@@ -21,7 +21,7 @@ VALUE = "value"
 
 
 def records_inside(node: Any, member: tuple[str, ...]) -> np.dtype[Any] | None:
-    """The records of one field, as a dtype with the size of the whole compound value; None if it cannot be told."""
+    """The records of one field, as a dtype with the size of the whole compound value; None if it is not known."""
     kind, offset = node.id.get_type(), 0
     nbytes = _stored_nbytes(kind)
     for name in member:

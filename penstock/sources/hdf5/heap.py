@@ -33,7 +33,7 @@ def lengths(records: np.ndarray, item: int) -> np.ndarray:
 
 
 def read_values(path: str, records: np.ndarray, item: int) -> tuple[list[bytes | None], dict[int, str]]:
-    """The values' bytes, and for those that cannot be had, why."""
+    """The values' bytes, and for those that cannot be read, why."""
     found = records.view(RECORD)
     counts, addresses, indexes = found["n"], found["address"], found["index"]
     values: list[bytes | None] = [b""] * len(found)

@@ -324,7 +324,7 @@ def native(array: np.ndarray) -> np.ndarray:
 
 
 def finish(path: str, fact: Dataset5, raw: np.ndarray) -> tuple[Column, dict[int, str]]:
-    """A raw column as users see it, and the rows that cannot be had with the reasons."""
+    """A raw column as users see it, and the rows that cannot be read with the reasons."""
     if fact.stored.kind not in "SO":
         return native(raw), {}
     bad: dict[int, str] = {}

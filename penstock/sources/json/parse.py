@@ -48,7 +48,7 @@ def agree(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
 
 
 def merge_fields(left: Sequence[pa.Field], right: Sequence[pa.Field]) -> list[pa.Field] | None:
-    """Fields of both, each with a type that holds both; None where one cannot be had."""
+    """Fields of both, each with a type that holds both; None where there is no such type."""
     found = {field.name: field.type for field in left}
     for field in right:
         kind = agree(found[field.name], field.type) if field.name in found else field.type

@@ -125,7 +125,7 @@ class ParquetSource:
         if unit not in self._pages:
             try:
                 self._check_pages(unit)
-            except BadData:  # told when the unit is read
+            except BadData:  # reported when the unit is read
                 return 0
         return self._pages[unit]
 

@@ -87,7 +87,7 @@ def survey(
     file, group, count, rows, stored, decoded = (np.ascontiguousarray(packed[:, i]) for i in range(6))
     nullable = frozenset(nulls) if shape.nullable is None else shape.nullable
     bound = replace(shape, nullable=nullable, check_text=True)
-    bound.schema(first, paths[0])  # a missing column is told before anything is read
+    bound.schema(first, paths[0])  # a missing column is reported before anything is read
     decoded = np.maximum(decoded, rows * _fixed_nbytes(first, columns))
     giant = bool((decoded > 4 * block_nbytes).any())
     return Survey(first, bound, columns, file, group, count, rows, stored, decoded, giant, list(int96))

@@ -61,7 +61,7 @@ def _looked_at(path: str) -> str | None:
     try:
         head = storage.read_range(path, 0, 10)
     except DataError:
-        return None  # told when it is read
+        return None  # reported when it is read
     # "BZh" alone may begin a text; a digit and the mark of a block stand behind it.
     if head.startswith(b"BZh") and head[4:10] != b"1AY&SY":
         return None

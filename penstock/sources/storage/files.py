@@ -89,7 +89,7 @@ def expand(paths: Paths | Iterable[PathLike], *, suffixes: tuple[str, ...] | Non
 
 
 def found(entries: Iterable[PathLike], suffixes: tuple[str, ...] | None = None) -> Iterator[str]:
-    """As `expand`, one after the other, for those who keep the names themselves."""
+    """As `expand`, one after the other, for callers that keep the names themselves."""
     for entry in entries:
         if not isinstance(entry, (str, os.PathLike)):
             raise InvalidInput(f"A path must be text or a path object, not {type(entry).__name__}.")
@@ -321,7 +321,7 @@ class OpenFiles:
                 self._drop(path)
 
     def after_fork(self) -> None:
-        """In a forked child: readers of the parent do not exist here, nor does whoever held the lock."""
+        """In a forked child: readers of the parent do not exist here, nor does the thread that held the lock."""
         self._lock = threading.Lock()
         for handle in self._handles.values():
             os.close(handle.fd)

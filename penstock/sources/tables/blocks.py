@@ -107,7 +107,7 @@ class TableShape:
         on_error: OnError | None = None,
         buffers: Buffers = NEW_MEMORY,
     ) -> Block:
-        """Rows as a block. Rows that cannot be had (unknown category, missing integer) go to `on_error`."""
+        """Rows as a block. Rows that cannot be read (unknown category, missing integer) go to `on_error`."""
         if isinstance(rows, pa.Table):
             rows = one_batch(rows, origin)
         place = origin

@@ -45,7 +45,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Sample:
-    """A sample's key, where it stands, its members' data by extension, or why it cannot be had."""
+    """A sample's key, where it stands, its members' data by extension, or why it cannot be read."""
 
     key: str
     where: str

@@ -252,7 +252,7 @@ def _pax(data: bytes, offset: int) -> dict[bytes, bytes]:
 
 
 class Intact:
-    """Members up to the damage, which is kept for later: the samples before it can be had."""
+    """Members up to the damage, which is kept for later: the samples before it can be read."""
 
     def __init__(self, found: Iterator[Member]) -> None:
         self._found = found

@@ -101,7 +101,7 @@ def stream(path: str, compression: str, walk: FrameWalk, *, nbytes: int, rows: i
             if cut:
                 after = int(ends[cut - 1])
                 ready = [_frames(path, words, base, (data, offsets[:cut].copy(), lengths[:cut].copy()))]
-                del data, buf, pending[:after]  # whoever has the frames decides how long they live
+                del data, buf, pending[:after]  # the holder of the frames decides how long they live
                 yield ready.pop()
                 base += after
                 continue

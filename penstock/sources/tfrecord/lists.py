@@ -1,6 +1,6 @@
 """Columns of features that were only located: bytes, text, raw arrays, lists and the steps of sequences.
 
-Covers: from spans in a buffer to Arrow and NumPy columns, and which rows could not be had.
+Covers: from spans in a buffer to Arrow and NumPy columns, and which rows could not be read.
 Does not cover: locating the features (native/example.py), images (columns.py).
 """
 
@@ -21,7 +21,7 @@ from penstock.native import example_lists as kernel
 from penstock.sources.tfrecord.features import BYTES, FLOAT, Feature
 
 Damage = Callable[[int, str], None]
-"""Called with a row and the reason why it cannot be had."""
+"""Called with a row and the reason why it cannot be read."""
 
 
 def list_column(buf: np.ndarray, spans: np.ndarray, feature: Feature, damage: Damage) -> Column:
