@@ -31,6 +31,7 @@ class Late:
         self.objects: dict[str, bytes] = {}
         self.latency_s = 0.0
         self.requests = 0
+        self._tags: dict[str, str] = {}
         self._lock = threading.Lock()
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -43,10 +44,17 @@ class Late:
         data = self.objects.get(unquote(environ["PATH_INFO"])) if environ["REQUEST_METHOD"] == "GET" else None
         if data is None:
             return self._app(environ, start_response)
-        return [_answer(data, environ.get("HTTP_RANGE", ""), start_response)]
+        tag = self._tag(environ["PATH_INFO"], data)
+        return [_answer(data, tag, environ.get("HTTP_RANGE", ""), start_response)]
+
+    def _tag(self, path: str, data: bytes) -> str:
+        """An object's tag, computed once: a large object is asked for in many ranges."""
+        if path not in self._tags:
+            self._tags[path] = f"{zlib.crc32(data):08x}"
+        return self._tags[path]
 
 
-def _answer(data: bytes, asked: str, start_response: Any) -> bytes:
+def _answer(data: bytes, tag: str, asked: str, start_response: Any) -> bytes:
     """An object or the range of it that was asked for, with the headers of S3."""
     match = re.fullmatch(r"bytes=(\d+)-(\d*)", asked)
     first = int(match[1]) if match else 0
@@ -54,7 +62,7 @@ def _answer(data: bytes, asked: str, start_response: Any) -> bytes:
     body = data[first : last + 1]
     headers = [
         ("Content-Length", str(len(body))), ("Content-Type", "image/jpeg"), ("Accept-Ranges", "bytes"),
-        ("ETag", f'"{zlib.crc32(data):08x}"'), ("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT"),
+        ("ETag", f'"{tag}"'), ("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT"),
     ]  # fmt: skip
     if match:
         headers.append(("Content-Range", f"bytes {first}-{last}/{len(data)}"))
@@ -81,7 +89,7 @@ def main(folder: str, latency_ms: str) -> None:
     client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{server.server_port}", **keys)
     client.create_bucket(Bucket=BUCKET)
     # Sent through moto as well, for listing and for everything else that a client asks.
-    files = sorted(Path(folder).rglob("*.jpg"))
+    files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
 
     def send(path: Path) -> None:
         key, data = str(path.relative_to(folder)), path.read_bytes()

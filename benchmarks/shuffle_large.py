@@ -2,9 +2,10 @@
 
 Covers: coverage measured on the rows that really come, for sizes and shapes; `exact=True` in 1 GB of memory; the
 external shuffle of `penstock pack --shuffle` in 500 MB beside `sort -R` and DuckDB; a cold disk.
-Does not cover: accuracy, and speed beside the shuffle by windows (shuffle_quality.py); S3 (s3_latency.py).
+Does not cover: accuracy (shuffle_accuracy.py), speed beside windows of neighbours (shuffle_speed.py), S3
+(shuffle_remote.py).
 
-    python -m benchmarks.shuffle_large PART [PART ...] [--gb 8] [--folder .bench/shuffle_large]
+    python -m benchmarks.shuffle_large PART [PART ...] [--gb 8] [--limit 1GB] [--folder .bench/shuffle_large]
 
 Parts: sizes, shapes, exact, external, cold, report. Each adds its numbers to results/shuffle_large.json.
 """
@@ -25,7 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from penstock.core.sizes import size
+from benchmarks.report import machine
+from benchmarks.shuffle_data import place
+from penstock.core.sizes import parse_size, size
 from penstock.engine.mixing import BATCH, STRETCHES, uniform_stretches
 from penstock.memory.jail import run_limited
 
@@ -33,6 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = 20
 CHUNK = 50_000
 PEER_MOST_S = 600
+WAYS = ("penstock pack --shuffle", "DuckDB ORDER BY random()", "sort -R")
 FIRST_ROW = 100_000_000
 """So that all row numbers of text have nine digits."""
 
@@ -107,32 +111,36 @@ def peak_nbytes() -> int:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
 
 
-def epoch(ds: Any, seen: list[Any] | None = None) -> dict[str, float]:
-    """One epoch: rows, seconds, seconds until the first batch, processor seconds; stretches of each batch to `seen`."""
-    began, cpu, rows, first = time.perf_counter(), time.process_time(), 0, 0.0
+def epoch(ds: Any) -> dict[str, float]:
+    """One epoch: rows, the first row number, seconds, seconds until the first batch, processor seconds."""
+    began, cpu, rows, first, least = time.perf_counter(), time.process_time(), 0, 0.0, 1 << 62
     for batch in ds:
         first = first or time.perf_counter() - began
         rows += len(batch["row"])
-        if seen is not None and len(batch["row"]) == BATCH:
-            seen.append(batch["row"].copy())
+        least = min(least, int(batch["row"].min()))
     seconds = time.perf_counter() - began
-    return {"rows": rows, "seconds": seconds, "first_s": first, "cpu_s": time.process_time() - cpu}
+    found = {"rows": rows, "least": least, "seconds": seconds, "first_s": first}
+    return found | {"cpu_s": time.process_time() - cpu}
+
+
+def stretches(ds: Any, least: int, total: int) -> np.ndarray:
+    """Of all whole batches of an epoch, how many hundredths of the dataset they show against a uniform shuffle."""
+    shown = [len(np.unique((b["row"] - least) * STRETCHES // total)) for b in ds if len(b["row"]) == BATCH]
+    return np.array(shown) / uniform_stretches(total)
 
 
 def mixed(path: str) -> dict[str, float]:
-    """Coverage of the rows that come, over all batches of an epoch and in its worst tenth."""
+    """A timed epoch, then coverage of the rows that come: over all batches of an epoch and in its worst tenth."""
     ds = dataset(path).shuffle(seed=1).batch(BATCH)
     told = ds.shuffle_quality().coverage
-    seen: list[Any] = []
-    found = epoch(ds, seen)
-    total = int(found["rows"])
-    least = min(int(rows.min()) for rows in seen) // FIRST_ROW * FIRST_ROW
-    shown = np.array([len(np.unique((rows - least) * STRETCHES // total)) for rows in seen]) / uniform_stretches(total)
-    tenths = [float(part.mean()) for part in np.array_split(shown, 10)]
+    found = epoch(ds)
+    peak = peak_nbytes()
     again = epoch(ds)
+    shown = stretches(ds, int(found["least"]), int(found["rows"]))
+    tenths = [float(part.mean()) for part in np.array_split(shown, 10)]
     return found | {
-        "told": told, "coverage": float(shown.mean()), "worst_tenth": min(tenths), "again_s": again["seconds"],
-        "peak": peak_nbytes(), "nbytes": os.path.getsize(path),
+        "told": told, "coverage": float(shown.mean()), "worst_tenth": min(tenths), "last_tenth": tenths[-1],
+        "again_s": again["seconds"], "peak": peak, "nbytes": os.path.getsize(path),
     }  # fmt: skip
 
 
@@ -180,18 +188,20 @@ def started(job: str, path: Path, cache: Path, limit: str | None = None) -> dict
     if done.returncode:
         raise RuntimeError(f"{job} {path}: {(done.stderr or '')[-3000:]}")
     found: dict[str, Any] = json.loads((done.stdout or "").splitlines()[-1])
+    if limit is not None:
+        found |= {"limit": limit, "how": done.how, "peak": done.peak_nbytes}
     return found
 
 
 def sizes(folder: Path, gb: float) -> dict[str, Any]:
+    """Text of every size; of Parquet, whose order is exact at any size, the smaller ones."""
     found = {}
     for each in sorted({min(0.1, gb), min(1.0, gb), gb}):
-        for kind, make in (("csv", csv_file), ("parquet, 8 groups", lambda f, n: parquet_file(f, n, 8))):
-            path = make(folder, each)
-            found[f"{kind}, {each:g} GB"] = _alone(folder, "mixed", path)
-            print(kind, each, found[f"{kind}, {each:g} GB"], flush=True)
-            if kind != "csv":
-                path.unlink()
+        found[f"csv, {each:g} GB"] = _alone(folder, "mixed", csv_file(folder, each))
+        print("csv", each, found[f"csv, {each:g} GB"], flush=True)
+    for each in sorted({min(0.1, gb), min(1.0, gb)}):
+        found[f"parquet, 8 groups, {each:g} GB"] = _alone(folder, "mixed", parquet_file(folder, each, 8))
+        print("parquet", each, found[f"parquet, 8 groups, {each:g} GB"], flush=True)
     return found
 
 
@@ -202,10 +212,10 @@ def shapes(folder: Path, gb: float) -> dict[str, Any]:
         ("400 columns", (8, 400, False)), ("nested", (8, COLUMNS, True)),
     ]  # fmt: skip
     for name, (groups, columns, nested) in cases:
-        path = parquet_file(folder, gb, groups, columns, nested)
-        found[f"parquet, {name}, {gb:g} GB"] = _alone(folder, "mixed", path)
+        found[f"parquet, {name}, {gb:g} GB"] = _alone(
+            folder, "mixed", parquet_file(folder, gb, groups, columns, nested)
+        )
         print(name, found[f"parquet, {name}, {gb:g} GB"], flush=True)
-        path.unlink()
     return found
 
 
@@ -221,19 +231,20 @@ def _alone(folder: Path, job: str, path: Path, limit: str | None = None) -> dict
 def external(folder: Path, gb: float, limit: str) -> dict[str, Any]:
     """`penstock pack --shuffle`, DuckDB and `sort -R` on the same text under the same limit."""
     path, work = csv_file(folder, gb), folder / "work"
-    duck = (
-        f"import duckdb; c = duckdb.connect(); c.execute(\"set memory_limit='300MB'; set temp_directory='{work}/tmp'; "
-        f'set threads=2; set preserve_insertion_order=false"); '
-        f"c.execute(\"copy (select * from read_csv('{path}') order by random()) to '{work}/out.parquet'\")"
-    )
+    most = int(0.6 * parse_size(limit)) // 1_000_000  # for what is not counted: they have no other way to be told
+    settings: dict[str, Any] = {"memory_limit": f"{most}MB", "temp_directory": f"{work}/tmp", "threads": 2}
+    settings["preserve_insertion_order"] = False
+    query = f"copy (select * from read_csv('{path}') order by random()) to '{work}/out.parquet'"
+    duck = f"import duckdb; duckdb.connect(config={settings!r}).execute({query!r})"
     ways = {
-        "penstock pack --shuffle": [sys.executable, "-m", "penstock", "pack", str(path), str(work / "out"), "--format",
+        WAYS[0]: [sys.executable, "-m", "penstock", "pack", str(path), str(work / "out"), "--format",
                                     "parquet", "--shuffle", "--seed", "1"],
-        "DuckDB ORDER BY random()": [sys.executable, "-c", duck],
-        "sort -R": ["sort", "-R", "-S", "300M", "-T", str(work), "-o", str(work / "out.csv"), str(path)],
+        WAYS[1]: [sys.executable, "-c", duck],
+        WAYS[2]: ["sort", "-R", "-S", f"{most}M", "-T", str(work), "-o", str(work / "out.csv"), str(path)],
     }  # fmt: skip
     found = {}
     for name, argv in ways.items():
+        shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
         environment = {**os.environ, "PENSTOCK_CACHE": str(work / "cache"), "PYTHONPATH": str(ROOT), "LC_ALL": "C"}
         began, cpu, disk = time.perf_counter(), _children_s(), _Disk(work)
@@ -243,8 +254,9 @@ def external(folder: Path, gb: float, limit: str) -> dict[str, Any]:
         seconds = time.perf_counter() - began
         found[name] = {
             "seconds": seconds, "cpu_s": _children_s() - cpu, "returncode": outcome.returncode,
-            "killed": outcome.killed, "peak": outcome.peak_nbytes, "disk": disk.most(),
-            "said": (outcome.stderr or "")[-300:],
+            "limit": limit, "how": outcome.how, "killed": outcome.killed, "peak": outcome.peak_nbytes,
+            "disk": disk.most(),
+            "said": (outcome.stderr or "")[-300:] if outcome.returncode else "",
         }  # fmt: skip
         shutil.rmtree(work)
         print(name, found[name], flush=True)
@@ -289,7 +301,7 @@ def main() -> None:
     parser.add_argument("--folder", default=str(ROOT / ".bench" / "shuffle_large"))
     parser.add_argument("--out", default=str(ROOT / "benchmarks" / "results"))
     parser.add_argument("--job", nargs=2)
-    parser.add_argument("--machine", default="")
+    parser.add_argument("--limit", help="memory for the parts exact (1GB by default) and external (500MB)")
     asked = parser.parse_args()
     if asked.job:
         print(json.dumps(JOBS[asked.job[0]](asked.job[1])))
@@ -301,9 +313,9 @@ def main() -> None:
     found: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
     runs: dict[str, Callable[[], dict[str, Any]]] = {
         "sizes": lambda: sizes(folder, asked.gb),
-        "shapes": lambda: shapes(folder, 1.0 if asked.gb >= 1 else asked.gb),
-        "exact": lambda: _alone(folder, "exact", csv_file(folder, asked.gb), "1GB"),
-        "external": lambda: external(folder, asked.gb, "500MB"),
+        "shapes": lambda: shapes(folder, min(1.0, asked.gb)),
+        "exact": lambda: _alone(folder, "exact", csv_file(folder, asked.gb), asked.limit or "1GB"),
+        "external": lambda: external(folder, asked.gb, asked.limit or "500MB"),
         "cold": lambda: {
             "csv": _alone(folder, "cold", csv_file(folder, min(1.0, asked.gb))),
             "parquet, 8 groups": _alone(folder, "cold", parquet_file(folder, min(1.0, asked.gb), 8)),
@@ -311,8 +323,8 @@ def main() -> None:
     }
     for part in asked.parts:
         if part != "report":
-            found[part] = {"gb": asked.gb, "machine": asked.machine, "found": runs[part]()}
-            kept.write_text(json.dumps(found, indent=1))
+            found[part] = {"gb": asked.gb, "found": runs[part](), "machine": machine()}
+            kept.write_text(json.dumps(found, indent=1) + "\n")
     (out / "shuffle_large.md").write_text(report(found))
 
 
@@ -322,7 +334,7 @@ def report(found: dict[str, Any]) -> str:
     for part in ("sizes", "shapes"):
         if part in found:
             lines += [
-                f"## {part.capitalize()}", "", found[part]["machine"], "",
+                f"## {part.capitalize()}", "", place(found[part]["machine"]), "",
                 "| data | rows | coverage, all batches of an epoch | worst tenth | told by `shuffle_quality()` "
                 "| first batch after, s | first epoch, s | second, s | processor, first epoch, s | peak |",
                 "|---|---|---|---|---|---|---|---|---|---|",
@@ -339,23 +351,24 @@ def report(found: dict[str, Any]) -> str:
         rates = {name: (one[name]["rows"] / one[name]["seconds"], one[name]["rows"] / one[name]["cpu_s"])
                  for name in ("windowed", "first", "later")}  # fmt: skip
         lines += [
-            f"## `exact=True`, {found['exact']['gb']:g} GB of CSV in a memory cgroup of 1 GB", "",
-            found["exact"]["machine"], "",
+            f"## `exact=True`, {found['exact']['gb']:g} GB of CSV in {one['limit']} of memory ({one['how']})", "",
+            place(found["exact"]["machine"]), "",
             "| epoch | rows a second | of the default shuffle's | rows a processor second | of the default shuffle's |",
             "|---|---|---|---|---|",
         ]  # fmt: skip
         for name, (wall, cpu) in rates.items():
             base = rates["windowed"]
             lines.append(f"| {name} | {wall:,.0f} | {wall / base[0]:.2f} | {cpu:,.0f} | {cpu / base[1]:.2f} |")
-        lines += ["", f"Peak of the process {size(int(one['peak']))}.", ""]
+        lines += ["", f"The most memory in use, page cache left out: {size(int(one['peak']))}.", ""]
     if "external" in found:
+        limit = found["external"]["found"][WAYS[0]]["limit"]
         lines += [
-            f"## External shuffle, {found['external']['gb']:g} GB of CSV in a memory cgroup of 500 MB", "",
-            found["external"]["machine"], "", "| way | seconds | processor, s | most disk | peak | ended |",
+            f"## External shuffle, {found['external']['gb']:g} GB of CSV in {limit} of memory", "",
+            place(found["external"]["machine"]), "", "| way | seconds | processor, s | most disk | peak | ended |",
             "|---|---|---|---|---|---|",
         ]  # fmt: skip
         for name, one in found["external"]["found"].items():
-            how = "killed for memory" if one["killed"] else {0: "well", 124: f"cut off after {PEER_MOST_S} s"}.get(
+            how = "killed for memory" if one["killed"] else {0: "well", 124: "cut off"}.get(
                 one["returncode"], f"error {one['returncode']}"
             )  # fmt: skip
             lines.append(
@@ -365,7 +378,7 @@ def report(found: dict[str, Any]) -> str:
         lines.append("")
     if "cold" in found:
         lines += [
-            "## Cold disk", "", found["cold"]["machine"], "",
+            "## Cold disk", "", place(found["cold"]["machine"]), "",
             "| data | way | seconds | processor, s |", "|---|---|---|---|",
         ]  # fmt: skip
         for kind, ways in found["cold"]["found"].items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,14 @@ import pyarrow as pa
 from penstock.core.block import Block, Column
 from penstock.core.errors import DataError
 from penstock.core.schema import OBJECT, Schema
+from penstock.core.source import NEW_MEMORY, Buffers
 from penstock.core.tree import tree_from_json, tree_to_json
 
 _HEAD = struct.Struct("<I")
 _GOLDEN = 0x9E3779B97F4A7C15
+
+CACHED_NBYTES = 128_000
+"""Packed rows that are taken apart at a time: what a core keeps at hand."""
 
 
 class NotCacheable(DataError):
@@ -91,10 +96,20 @@ class RecordLayout:
         """A view of one column in packed rows."""
         return rows.reshape(-1).view(self.dtype)[self.fields[name]]
 
-    def block(self, rows: np.ndarray) -> Block:
+    def block(self, rows: np.ndarray, buffers: Buffers = NEW_MEMORY) -> Block:
         """Packed rows as a block of its own arrays."""
-        columns = {name: np.array(self.column(rows, name), order="C") for name in self.fields}
+        packed = [self.column(rows, name) for name in self.fields]
+        own = [buffers.empty(column.shape, column.dtype) for column in packed]
+        for part in self.parts(len(rows)):
+            for column, out in zip(packed, own, strict=True):
+                out[part] = column[part]
+        columns: dict[str, Column] = dict(zip(self.fields, own, strict=True))
         return Block(columns, self.schema.tree)
+
+    def parts(self, rows: int) -> Iterator[slice]:
+        """Stretches of rows that stay in the processor's cache while column after column is copied."""
+        step = max(1, CACHED_NBYTES // max(1, self.nbytes))
+        return (slice(first, min(first + step, rows)) for first in range(0, rows, step))
 
     def fits(self, block: Block) -> bool:
         """Whether a block's rows have this layout, or can take it without loss."""

@@ -10,6 +10,7 @@ permutation: it is the distribution sort of Rao and Sandelius.
 
 from __future__ import annotations
 
+import mmap
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from penstock.engine.rowstore.wait import Wait
 from penstock.engine.streams.stream import Context, Piece
 from penstock.engine.streams.transform import Fused
 from penstock.engine.streams.units import UnitBlocks, UnitOrder
+from penstock.memory.watchdog import trim_allocator
 from penstock.order.permutation import hashed
 
 _RUN_SHARE, _RUN_LEAST, _RUN_MOST = 8, 4_000_000, 32_000_000
@@ -69,6 +71,8 @@ def fill(context: Context, source: UnitSource, writer: RunWriter) -> StoreFacts:
     finally:
         stream.close()
         del hold
+    # What the pass has freed is of other sizes than what epochs ask for, and malloc would keep it beside that.
+    trim_allocator()
     facts = StoreFacts(run.before, writer.nbytes, len(writer.journal), 0 if layout is None else layout.nbytes)
     writer.finish(facts)
     return facts
@@ -80,7 +84,7 @@ class _Run:
     def __init__(self, layout: RecordLayout | None, nbytes: int, before: int) -> None:
         self._layout, self._limit, self.before = layout, nbytes, before
         each = _SORT_NBYTES + (0 if layout is None else layout.nbytes)
-        self._records = None if layout is None else np.empty(max(1, nbytes // each), layout.dtype)
+        self._records = None if layout is None else _pages(max(1, nbytes // each), layout.dtype)
         self._held: list[Held] = []
         self._waiting: Block | None = None
         self.rows = self._nbytes = self._held_nbytes = 0
@@ -115,9 +119,14 @@ class _Run:
         assert self._layout is not None and self._records is not None
         end = self.rows + block.nrows
         if end > len(self._records):  # the last block of a run goes over its border
-            self._records = np.concatenate([self._records[: self.rows], np.empty(block.nrows, self._layout.dtype)])
-        for name, field in self._layout.fields.items():
-            self._records[field][self.rows : end] = block.columns[name]
+            longer = _pages(end, self._layout.dtype)
+            longer[: self.rows] = self._records[: self.rows]
+            self._records = longer
+        into = self._records[self.rows : end]
+        pairs = [(into[field], block.columns[name]) for name, field in self._layout.fields.items()]
+        for part in self._layout.parts(block.nrows):
+            for field, column in pairs:
+                field[part] = column[part]
 
     def write(self, writer: RunWriter) -> None:
         """Sort by bucket, keeping the order inside each, and append."""
@@ -148,6 +157,11 @@ class _Run:
             encode_block(whole.slice(int(end - count), int(end))) if count else b""
             for end, count in zip(ends, counts, strict=True)
         ]
+
+
+def _pages(rows: int, dtype: np.dtype[Any]) -> np.ndarray:
+    """An array on pages of its own, which go back to the system with it: malloc would keep them."""
+    return np.frombuffer(mmap.mmap(-1, max(1, rows * dtype.itemsize)), dtype, rows)
 
 
 def _check_room(writer: RunWriter, source: UnitSource, run: _Run) -> None:

@@ -23,6 +23,7 @@ import numpy as np
 
 from penstock.core.durable import replace_durably
 from penstock.core.errors import BadData, DiskTooSmall
+from penstock.core.source import NEW_MEMORY, Buffers
 from penstock.engine.cache.folder import Entry
 from penstock.native.crc32c import crc32c_of_stretches
 
@@ -148,7 +149,7 @@ class RunReader:
         begins = self._index["begins"]
         return int((begins[:, high] - begins[:, low]).sum())
 
-    def read(self, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, low: int, high: int, buffers: Buffers = NEW_MEMORY) -> tuple[np.ndarray, np.ndarray]:
         """The bytes of buckets low..high-1, by bucket and, in each, by row; and where their parts end. Checked.
 
         By bucket first: where runs end must not show in the order of rows.
@@ -156,7 +157,7 @@ class RunReader:
         begins = self._index["begins"][:, low : high + 1].astype(np.int64)
         sizes = np.diff(begins, axis=1).T.reshape(-1)
         ends = np.cumsum(sizes)
-        buffer, runs = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8), len(begins)
+        buffer, runs = buffers.empty((int(ends[-1]) if len(ends) else 0,), np.uint8), len(begins)
         file = os.open(self.entry.path(_DATA), os.O_RDONLY | os.O_CLOEXEC)
         try:
             for run in begins:

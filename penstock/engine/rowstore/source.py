@@ -20,6 +20,14 @@ from penstock.core.source import BLOCK_NBYTES, NEW_MEMORY, Buffers, OnError, Uni
 from penstock.engine.cache.codec import RecordLayout, decode_block
 from penstock.engine.rowstore.log import BUCKETS, RunReader
 
+_STRETCHES = 1000
+"""A unit is about this part of a store: its rows lie in every run, and runs of 32 MB are then read by 32 KB each."""
+
+
+def unit_target(store_nbytes: int) -> int:
+    """Bytes that a unit aims at: small ones take less memory, large ones fewer reads. The size of runs has no say."""
+    return min(BLOCK_NBYTES, max(BLOCK_NBYTES // 4, store_nbytes // _STRETCHES))
+
 
 class StoredRows:
     """A `UnitSource` over a row store."""
@@ -28,7 +36,7 @@ class StoredRows:
         self.base = source
         self._reader = reader
         facts = reader.facts
-        units = max(1, min(BUCKETS, -(-facts.nbytes // BLOCK_NBYTES)))
+        units = max(1, min(BUCKETS, -(-facts.nbytes // unit_target(facts.nbytes))))
         self._bounds = (np.arange(units + 1) * BUCKETS // units).tolist()
         self._layout = RecordLayout(source.schema()) if facts.stride else None
         self.label = f"row store of {source.label}"
@@ -57,21 +65,18 @@ class StoredRows:
         return True
 
     def open(self, unit: int, part: int = 0, buffers: Buffers = NEW_MEMORY) -> Iterator[Block]:
-        if part == 0:
-            yield self._block(unit)
+        if part == 0 and self.unit_nbytes(unit):
+            yield self._block(unit, buffers)
 
-    def _block(self, unit: int) -> Block:
+    def _block(self, unit: int, buffers: Buffers) -> Block:
         """No generator: its frame would keep the stored bytes while the block is used."""
-        rows, ends = self._reader.read(self._bounds[unit], self._bounds[unit + 1])
+        rows, ends = self._reader.read(self._bounds[unit], self._bounds[unit + 1], buffers)
         if self._layout is not None:
-            block = self._layout.block(rows.reshape(-1, self._layout.nbytes))
-        elif len(rows):
+            block = self._layout.block(rows.reshape(-1, self._layout.nbytes), buffers)
+        else:
             begins = np.concatenate(([0], ends[:-1]))
             parts = [rows[begin:end] for begin, end in zip(begins, ends, strict=True) if end > begin]
             block = Block.concat([decode_block(part.tobytes()) for part in parts])
-        else:
-            schema = self.schema()
-            block = Block({f.name: np.empty((0, *(n or 0 for n in f.shape)), f.dtype) for f in schema}, schema.tree)
         block.origin = lambda row: f"{self.label}, row {row} of unit {unit}"
         return block
 

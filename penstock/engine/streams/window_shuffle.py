@@ -33,14 +33,16 @@ class Width:
     blocks: int = 1 << 60
 
     def even(self, count: int, block_nbytes: int) -> Width:
-        """The width at which `count` blocks of about one size fill equal windows.
+        """The width at which `count` blocks of about one size fill equal windows, as few as there would be otherwise.
 
-        A last window of one block would mix that block with nothing.
+        A last window of one block would mix that block with nothing. Blocks are counted, so that some larger than
+        foretold do not leave such a rest after all.
         """
         if self.rows is not None or count < 1:
             return self
-        windows = -(-count * block_nbytes // self.nbytes)
-        return replace(self, blocks=-(-count // max(1, windows)))
+        fit = -(-self.nbytes // max(1, block_nbytes))
+        windows = -(-count // fit)
+        return replace(self, blocks=-(-count // windows), nbytes=self.nbytes + self.nbytes // 4)
 
 
 class WindowShuffle(Stream):

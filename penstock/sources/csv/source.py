@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from functools import cached_property
 from itertools import islice
 
@@ -131,37 +131,41 @@ class CsvSource:
     def read_pieces(self, pieces: np.ndarray, buffers: Buffers = NEW_MEMORY) -> Block:
         """Scattered pieces, parsed in one call."""
         files, which = self._pieces.locate(pieces)
+        paths = [self.paths[file] for file in files.tolist()]
         for file in np.unique(files).tolist():
             self._check_header(file)
-        lines, spans = joined([self.paths[file] for file in files], self._piece_lines(files, which))
-        return self._block(lines, spans, buffers)
-
-    def _piece_lines(self, files: np.ndarray, which: np.ndarray) -> list[Stretch]:
-        quote = self._quoting.quote
         while True:
-            exact = {file for file in files.tolist() if quote is not None and self._is_exact(file)}
-            found = self._pieces.read(
-                files,
-                which,
-                self._quoting,
-                lambda file, piece: self._index.state(self.paths[file], piece) if file in exact else None,
-            )
-            odd = {
-                file
-                for file, lines in zip(files.tolist(), found, strict=True)
-                if quote is not None and file not in exact and (lines.error or lines.has(quote))
-            }
-            if not odd:
-                break
-            self._quoted.update(odd)
-        for lines in found:
-            if lines.error is not None:
-                self._on_error.bad(lines.error)
-        return [self._body(lines) if piece == 0 else lines for piece, lines in zip(which, found, strict=True)]
+            exact = {file for file in files.tolist() if self._is_exact(file)}
+            found = self._piece_lines(files, which, exact)
+            lines, spans, errors = joined(paths, found, self._pieces.nbytes_of(len(files)))
+            quoted = lines.has(self._quoting.quote)
+            if quoted:
+                self._quoted.update(
+                    file
+                    for file, part in zip(files.tolist(), spans.parts(lines), strict=True)
+                    if part.has(self._quoting.quote)
+                )
+            if exact.issuperset(file for file in files.tolist() if self._is_exact(file)):
+                break  # else a file proved to have quotes: they have to be counted from its start
+        for error in errors:
+            self._on_error.bad(error)
+        return self._block(lines, spans, buffers, quoted=quoted)
+
+    def _piece_lines(self, files: np.ndarray, which: np.ndarray, exact: Set[int]) -> Iterator[Stretch]:
+        """The lines of pieces, without headers; quotes are minded in the `exact` files."""
+
+        def state(file: int, piece: int) -> int | None:
+            return self._index.state(self.paths[file], piece) if file in exact else None
+
+        found = self._pieces.read(files, which, self._quoting, state)
+        for file, piece, lines in zip(files.tolist(), which.tolist(), found, strict=True):
+            if lines.error and self._quoting.quote is not None:  # perhaps a quoted newline is where it ends
+                self._quoted.add(file)
+            yield self._body(lines) if piece == 0 else lines
 
     def _is_exact(self, file: int) -> bool:
         """Whether quotes are counted from the start of a file, because it has some."""
-        return self.plan.quotes or file in self._quoted
+        return self._quoting.quote is not None and (self.plan.quotes or file in self._quoted)
 
     def fingerprint(self) -> str:
         cut = (self.plan.range_nbytes, self.plan.piece_nbytes)
@@ -233,10 +237,12 @@ class CsvSource:
             return lines
         return lines.after(self.options.dialect.first_line(lines.text)[1])
 
-    def _block(self, lines: Stretch, spans: Spans, buffers: Buffers, streamed: bool = False) -> Block:
+    def _block(
+        self, lines: Stretch, spans: Spans, buffers: Buffers, streamed: bool = False, quoted: bool | None = None
+    ) -> Block:
         plan, dialect = self.plan, self.options.dialect
         quote = None if dialect.quote is None else ord(dialect.quote)
-        quoted = lines.has(quote)
+        quoted = lines.has(quote) if quoted is None else quoted
         if lines.error is not None:
             self._on_error.bad(lines.error)
         if plan.layout is not None and not quoted:

@@ -122,7 +122,7 @@ class QuoteIndex:
 class Stretch:
     """Whole lines of a file: their bytes, where they start in the file, and the damage if the last had no end."""
 
-    data: bytes
+    data: bytes | bytearray
     start: int
     stop: int
     offset: int

@@ -105,7 +105,13 @@ class JsonSource:
                     # A kernel of plain numbers gives integers where some are missing elsewhere.
                     objects=None if self.types or missing else objects_of(fields, self.shape, specs),
                 )
+                self.files.growth = self._growth(self._plan.schema)
             return self._plan
+
+    def _growth(self, schema: Schema) -> float:
+        """By the rows of the first sample where they have one size, else as much as the text."""
+        _, head = next(_samples(self.files, 0), (0, b""))
+        return schema.row_nbytes * max(1, head.count(b"\n")) / len(head) if schema.fixed and head else 1.0
 
     def schema(self) -> Schema:
         return self.plan().schema
@@ -121,33 +127,37 @@ class JsonSource:
         return 5 * self.files.text_nbytes(unit) + 200_000
 
     def fingerprint(self) -> str:
-        return self.files.fingerprint("json", self.shape, sorted((n, str(t)) for n, t in self.types.items()))
+        return self._cut.fingerprint("json", self.shape, sorted((n, str(t)) for n, t in self.types.items()))
 
     def open(self, unit: int, part: int = 0, buffers: Buffers = NEW_MEMORY) -> Iterator[Block]:
         """The unit's blocks; one may be empty, so that parts keep their numbers."""
         yield from blocks_from(self.files.stretches(unit), part, lambda piece: self._block(piece, buffers))
 
+    @property
+    def _cut(self) -> LineFiles:
+        """The files, when it is known how large pieces are."""
+        self.plan()
+        return self.files
+
     def num_pieces(self) -> int:
-        return 0 if self.files.pieces is None else len(self.files.pieces)
+        return 0 if self._cut.pieces is None else len(self._cut.pieces)
 
     def pieces_per_block(self) -> int:
-        return self.files.pieces_per_block()
+        return self._cut.pieces_per_block()
 
     def pieces_nbytes(self, count: int) -> int:
         """As for a unit of as much text."""
-        assert self.files.pieces is not None
-        return 5 * count * self.files.pieces.nbytes + 200_000
+        pieces = self._cut.pieces
+        assert pieces is not None
+        return 5 * count * pieces.nbytes + 200_000
 
     def decoded_nbytes(self) -> int:
-        """By the rows of the first sample where they have one size, else as much as the text."""
-        schema, text = self.schema(), self.files.text_nbytes_of_all()
-        _, head = next(_samples(self.files, 0), (0, b""))
-        lines = max(1, head.count(b"\n"))
-        return int(text * schema.row_nbytes * lines / max(1, len(head))) if schema.fixed and head else text
+        """As many bytes as the first sample lets expect."""
+        return int(self._cut.text_nbytes_of_all() * self.files.growth)
 
     def read_pieces(self, pieces: np.ndarray, buffers: Buffers = NEW_MEMORY) -> Block:
         """Lines of scattered pieces, parsed in one call."""
-        spans, lines, errors = self.files.scattered(pieces)
+        spans, lines, errors = self._cut.scattered(pieces)
         for error in errors:
             self.on_error.bad(self.files.too_long(error))
         return self._block((spans, lines), buffers)

@@ -34,6 +34,7 @@ class LineFiles:
 
     def __init__(self, paths: Sequence[str], max_line: int) -> None:
         self.paths, self.max_line, self.range_nbytes = paths, max_line, RANGE_NBYTES
+        self.growth = 1.0  # bytes of a block for each byte of text: whoever knows it says so before pieces are cut
         self.unchanged = Unchanged(len(paths))
 
     def through(self, cache: ByteCache) -> LineFiles:
@@ -60,7 +61,7 @@ class LineFiles:
         """Small ranges for shuffles; None where a file is compressed."""
         if any(compression_of(path) is not None for path in self.paths):
             return None
-        nbytes = piece_nbytes(self.range_nbytes, 1.0, remote=storage.any_remote(self.paths))
+        nbytes = piece_nbytes(self.range_nbytes, self.growth, remote=storage.any_remote(self.paths))
         return TextPieces(self.paths, self.sizes, nbytes, self.max_line, self.unchanged)
 
     def pieces_per_block(self) -> int:
@@ -72,8 +73,9 @@ class LineFiles:
         assert self.pieces is not None
         files, which = self.pieces.locate(pieces)
         found = self.pieces.read(files, which, LINES, lambda file, piece: None)
-        lines, spans = joined([self.paths[file] for file in files], found)
-        return spans, lines, [part.error for part in found if part.error is not None]
+        paths = [self.paths[file] for file in files.tolist()]
+        lines, spans, errors = joined(paths, found, self.pieces.nbytes_of(len(files)))
+        return spans, lines, errors
 
     def text_nbytes_of_all(self) -> int:
         """Bytes of text in all files; compressed text is taken for four times as much."""

@@ -6,11 +6,13 @@ Does not cover: what the lines mean (sources/csv, sources/json, source.py), whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
+from penstock.core.errors import BadData
 from penstock.core.source import BLOCK_NBYTES
 from penstock.sources.csv.split import OUTSIDE, Cutter, Quoting, Stretch
 from penstock.sources.storage import files as storage
@@ -22,8 +24,8 @@ PIECES_WANTED = 768
 LEAST_NBYTES, MOST_NBYTES = 12_000, 128_000
 """A piece of a local file. Reading one costs about 20 us, so that smaller ones would show in the speed."""
 
-REMOTE_NBYTES = 256_000
-"""A piece of a remote file: every piece is a request, however short."""
+REMOTE_NBYTES = 64_000
+"""A piece of a remote file: every piece is a request, however short, and some 400 of them are mixed at a time."""
 
 TAIL_NBYTES = 2_048
 """Read past a piece for the end of its last line, and more where that is not enough."""
@@ -58,6 +60,11 @@ class Spans:
         before = int(self.ends[which - 1]) if which else 0
         return self.paths[which], int(self.offsets[which]) + at - before
 
+    def parts(self, lines: Stretch) -> Iterator[Stretch]:
+        """The text again, cut where it was joined."""
+        for begin, end in pairwise([0, *self.ends.tolist()]):
+            yield Stretch(lines.data, begin, end, begin)
+
     def again(self) -> bytes:
         """The text, read once more: for messages, so that blocks need not keep it."""
         lengths = np.diff(self.ends, prepend=0)
@@ -66,17 +73,31 @@ class Spans:
         return b"".join(storage.read_range(path, offset, length).ljust(length, b"\n") for path, offset, length in parts)
 
 
-def joined(paths: Sequence[str], found: Sequence[Stretch]) -> tuple[Stretch, Spans]:
-    """Whole lines of several files as one text, each ended by a newline."""
-    parts: list[bytes | memoryview] = []
-    lengths = np.empty(len(found), np.int64)
-    for number, lines in enumerate(found):
-        open_end = lines.stop > lines.start and lines.data[lines.stop - 1] != 10
-        parts += [lines.text, b"\n"] if open_end else [lines.text]
-        lengths[number] = lines.stop - lines.start + open_end
-    data = b"".join(parts)
-    spans = Spans(paths, np.array([lines.offset for lines in found], np.int64), np.cumsum(lengths))
-    return Stretch(data, 0, len(data), 0), spans
+def joined(paths: Sequence[str], found: Iterable[Stretch], nbytes: int) -> tuple[Stretch, Spans, list[BadData]]:
+    """Whole lines of several files as one text, each ended by a newline; and lines without an end.
+
+    Each is copied as it comes, so that what is read next takes its place in memory: new pages cost more than copies.
+    `nbytes` is what the text will take unless lines are very long.
+    """
+    text, at = bytearray(nbytes), 0
+    ends: list[int] = []
+    offsets: list[int] = []
+    errors: list[BadData] = []
+    for lines in found:
+        stop = at + lines.stop - lines.start
+        if stop >= len(text):
+            text.extend(bytes(stop + 1 - len(text)))
+        with memoryview(text) as view:
+            view[at:stop] = lines.text
+        if stop > at and text[stop - 1] != 10:
+            text[stop], stop = 10, stop + 1
+        at = stop
+        ends.append(at)
+        offsets.append(lines.offset)
+        if lines.error is not None:
+            errors.append(lines.error)
+    spans = Spans(paths, np.array(offsets, np.int64), np.array(ends, np.int64))
+    return Stretch(text, 0, at, 0), spans, errors
 
 
 class TextPieces:
@@ -97,23 +118,25 @@ class TextPieces:
         files = np.searchsorted(self.first, pieces, side="right") - 1
         return files, pieces - self.first[files]
 
-    def read(self, files: np.ndarray, which: np.ndarray, quoting: Quoting, state: StateAt) -> list[Stretch]:
-        """The whole lines of each piece, in the order given."""
-        found: list[Stretch | None] = [None] * len(files)
-        for file in np.unique(files).tolist():
-            self._unchanged.check(file, self.paths[file])
-            mine = np.flatnonzero(files == file).tolist()
-            begins = [int(which[i]) * self.nbytes for i in mine]
-            reach = self.nbytes + TAIL_NBYTES
+    def nbytes_of(self, count: int) -> int:
+        """What the text of so many pieces takes, unless lines are very long."""
+        return count * (self.nbytes + TAIL_NBYTES)
+
+    def read(self, files: np.ndarray, which: np.ndarray, quoting: Quoting, state: StateAt) -> Iterator[Stretch]:
+        """The whole lines of each piece, in the order given, one after the other."""
+        unquoted = Quoting(quoting.delimiter, None)
+        reach = self.nbytes + TAIL_NBYTES
+        firsts = np.flatnonzero(np.diff(files, prepend=-1)).tolist()
+        for first, last in zip(firsts, [*firsts[1:], len(files)], strict=True):
+            file = int(files[first])
+            path, nbytes = self.paths[file], int(self.sizes[file])
+            self._unchanged.check(file, path)
+            exact, plain = (Cutter(path, nbytes, kind, self.max_line) for kind in (quoting, unquoted))
+            numbers = which[first:last].tolist()
+            begins = [number * self.nbytes for number in numbers]
             ranges = [(begin - 1, reach + 1) if begin else (0, reach) for begin in begins]
-            for i, begin, data in zip(mine, begins, storage.read_ranges(self.paths[file], ranges), strict=True):
-                known = state(file, int(which[i]))
-                cutter = Cutter(
-                    self.paths[file],
-                    int(self.sizes[file]),
-                    quoting if known is not None else Quoting(quoting.delimiter, None),
-                    self.max_line,
-                )
-                found[i] = cutter.cut(data, begin, begin + self.nbytes, OUTSIDE if known is None else known)
-            self._unchanged.check(file, self.paths[file])
-        return [lines for lines in found if lines is not None]
+            for number, begin, data in zip(numbers, begins, storage.each_range(path, ranges), strict=True):
+                known = state(file, number)
+                cutter = plain if known is None else exact
+                yield cutter.cut(data, begin, begin + self.nbytes, OUTSIDE if known is None else known)
+            self._unchanged.check(file, path)

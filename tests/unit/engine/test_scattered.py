@@ -10,8 +10,12 @@ import pytest
 
 import penstock as ps
 from penstock.dataset import Dataset
+from penstock.engine.arrange import arrange
 from penstock.engine.mixing import uniform_stretches
 from penstock.engine.streams.scattered import ScatteredBlocks
+from penstock.engine.streams.window_shuffle import Width
+from penstock.order.stripe import Stripe
+from penstock.plan.steps import Shuffle
 from penstock.sources.csv import plan as csv_plan
 from penstock.sources.text import lines as text_lines
 from tests.stand_ins import NumberPieces, NumberUnits
@@ -36,6 +40,20 @@ def test_strata_have_orders_of_their_own_and_keys_others():
     assert (first.pieces(0) != other.pieces(0)).any()
     correlations = np.corrcoef(inside.T)
     assert np.abs(correlations[~np.eye(len(correlations), dtype=bool)]).mean() < 0.15
+
+
+@pytest.mark.parametrize(("count", "blocks"), [(1, 1), (5, 5), (6, 6), (7, 4), (12, 6), (13, 5)])
+def test_windows_are_even_and_as_few_as_they_would_be_otherwise(count, blocks):
+    """Of blocks of 75 bytes the sixth fills a window of 400: seven make windows of four and three, not six and one."""
+    assert Width(nbytes=400).even(count, 75).blocks == blocks
+
+
+def test_ranks_that_have_a_little_more_than_a_window_mix_all_of_it():
+    """Six blocks of 16 KB: five and a half fit. In two windows of three, batches showed 0.93 of the stretches."""
+    source = NumberPieces(24_000, piece_rows=40, per_block=50)
+    arranged = arrange(source, Shuffle(seed=1, window="88KB"), Stripe(0, 2), False, (0,))
+    assert arranged.order.count == 6
+    assert arranged.width is not None and arranged.width.blocks == 6
 
 
 def coverage(rows: np.ndarray, batch: int = 256) -> list[float]:
@@ -77,6 +95,16 @@ def test_batches_of_a_sorted_file_look_like_the_whole(tmp_path, monkeypatch, kin
     tenth = len(found) // 10
     assert np.mean(found) >= 0.95
     assert min(np.mean(found[at : at + tenth]) for at in range(0, len(found) - tenth + 1, tenth)) >= 0.85
+
+
+def test_lines_that_are_much_longer_than_pieces_come_once(tmp_path, monkeypatch):
+    """A text of pieces is laid into a buffer of about its size, which long lines outgrow; and files end anyhow."""
+    monkeypatch.setattr(text_lines, "RANGE_NBYTES", 4_000)
+    lines = [f"{i} " * (1 + i % 1500) for i in range(400)]
+    for number, end in enumerate(("\n", "")):
+        (tmp_path / f"{number}.txt").write_text("\n".join(lines[number::2]) + end)
+    ds = ps.read_text(tmp_path).shuffle(seed=1, window=50)
+    assert sorted(text for batch in ds.batch(64) for text in batch["text"]) == sorted(lines)
 
 
 def test_quality_foretells_what_the_stream_shows(tmp_path, monkeypatch):

@@ -116,7 +116,9 @@ def test_many_ranges_are_the_same_as_one_by_one(tmp_path_factory, ranges):
     path = tmp_path_factory.getbasetemp() / "ranges.bin"
     if not path.exists():
         path.write_bytes(DATA)
-    assert storage.read_ranges(str(path), ranges) == [DATA[o : o + n] for o, n in ranges]
+    expected = [DATA[o : o + n] for o, n in ranges]
+    assert storage.read_ranges(str(path), ranges) == expected
+    assert list(storage.each_range(str(path), ranges)) == expected
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 10**7)), max_size=30))
@@ -126,6 +128,12 @@ def test_merged_ranges_cover_their_members_and_stay_bounded(ranges):
     for start, stop, members in groups:
         assert all(start <= ranges[i][0] and sum(ranges[i]) <= stop for i in members)
         assert stop - start <= storage.MERGE_NBYTES
+
+
+@pytest.mark.parametrize(("nbytes", "together"), [(1_000_000, 16), (250_000, 16), (64_000, 62), (100, 64), (0, 64)])
+def test_of_short_ranges_more_are_asked_for_together(nbytes, together):
+    """A request waits as long however short it is, and a store keeps 64 connections."""
+    assert remote.requests_for(nbytes) == together
 
 
 def test_near_ranges_share_a_read():
