@@ -22,7 +22,7 @@ from penstock.core.source import NEW_MEMORY, Buffers, OnError
 from penstock.core.tree import Tree, flatten
 from penstock.sources.arrays.npy import JoinedArrays
 from penstock.sources.storage import files as storage
-from penstock.sources.tables.column import plain_column, to_column
+from penstock.sources.tables.column import beyond_float64, plain_column, to_column
 
 AnyColumn: TypeAlias = np.ndarray | pa.Array | JoinedArrays
 """A column in memory, or one in files."""
@@ -152,15 +152,33 @@ def _opened(node: object) -> object:
         return {name: node.column(name) for name in node.schema.names}
     if type(node).__name__ == "DataFrame" and hasattr(node, "columns"):
         frame: Any = node
-        return {str(name): frame[name].to_numpy() for name in frame.columns}
+        if not frame.columns.is_unique:
+            raise InvalidInput("The data frame has a column name twice. Rename one: both would be one column.")
+        return {str(name): _of_series(frame[name]) for name in frame.columns}
     return node
+
+
+def _of_series(series: Any) -> object:
+    """A column of a data frame; one of whole numbers in which some are missing goes by way of Arrow, which has them."""
+    kind = series.dtype
+    if not isinstance(kind, np.dtype) and getattr(kind, "kind", "") in "iub" and series.hasnans:
+        return pa.array(series)
+    return series.to_numpy()
 
 
 def _column(name: str, leaf: Any) -> Column:
     if isinstance(leaf, pa.ChunkedArray):
         leaf = leaf.combine_chunks()
     if isinstance(leaf, pa.Array):
+        if leaf.null_count and beyond_float64(leaf) is not None:
+            raise InvalidInput(
+                f"{name!r} has missing values, so it is float64, which would round some of its integers. Fill them."
+            )
         return to_column(plain_column(leaf), null_is_nan=False)
+    if isinstance(leaf, np.ma.MaskedArray):
+        if np.ma.is_masked(leaf):
+            raise InvalidInput(f"{name!r} is masked, and batches have no masks. Give {name}.filled(...).")
+        leaf = leaf.data
     array = leaf if isinstance(leaf, np.ndarray) else _from_value(name, leaf)
     if array.ndim == 0:
         raise InvalidInput(f"{name!r} is a single value ({leaf!r}); slices are taken along the first axis of arrays.")
@@ -171,7 +189,10 @@ def _column(name: str, leaf: Any) -> Column:
 
 def _from_value(name: str, leaf: Any) -> np.ndarray:
     try:
-        return np.asarray(leaf)
+        array = np.asarray(leaf)
+        if array.dtype.kind == "f" and isinstance(leaf, (list, tuple)) and all(type(v) is int for v in leaf):
+            raise InvalidInput(f"{name!r} holds whole numbers that neither int64 nor uint64 can hold all of.")
+        return array
     except ValueError as error:
         raise InvalidInput(f"{name!r} is not an array: its rows differ in length ({error}).") from error
 

@@ -28,7 +28,7 @@ from penstock.core.source import BLOCK_NBYTES, NEW_MEMORY, Buffers, OnError, blo
 from penstock.sources.images.decode import ImageOptions, decode_image_into
 from penstock.sources.sql.connect import BATCH_NBYTES, SAMPLED_ROWS, ConnectionLostError, Database
 from penstock.sources.sql.partition import Partition, PartitionLayout, find_key, plan, select, wrapped
-from penstock.sources.sql.types import as_told, with_nulls
+from penstock.sources.sql.types import as_told, require_forms, with_nulls
 from penstock.sources.tables.blocks import TableShape
 
 TRIES = 6
@@ -79,6 +79,8 @@ class SqlSource:
                     raise DataError(f"{self.database.name}: the query gives no columns.")
                 rows = sum(len(batch) for batch in sample)
                 self._row_nbytes = max(1, sum(int(row_sizes(b).sum()) for b in sample) // max(1, rows))
+                wanted = self.shape.columns_needed
+                require_forms(sample[0].schema, sample[0].schema.names if wanted is None else wanted, self.label)
                 self._arrow = sample[0].schema
                 self._check_images(self._arrow)
                 if self.shape.nullable is None:

@@ -14,8 +14,9 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
-from penstock.core.errors import BadData, DataError
+from penstock.core.errors import BadData, DataError, InvalidInput
 
 LONG = r"^-?[0-9]{16,}(\.0*)?$"
 """Whole numbers that float64 may round, as PostgreSQL writes its numeric."""
@@ -27,6 +28,18 @@ def with_nulls(sample: Iterable[pa.RecordBatch]) -> frozenset[str]:
         name for batch in sample for name, column in zip(batch.schema.names, batch.columns, strict=True)
         if column.null_count
     )  # fmt: skip
+
+
+def require_forms(told: pa.Schema, names: Iterable[str], where: str) -> None:
+    """Raise for a wanted column of a type that is the database's own, and has no form in NumPy."""
+    for name in names:
+        kind = told.field(name).type if name in told.names else pa.null()
+        own = kind.type_name if isinstance(kind, pa.OpaqueType) else "interval" if pt.is_interval(kind) else None
+        if own is not None:
+            raise InvalidInput(
+                f"{where}: column {name!r} is of the type {own}, which has no form in NumPy. CAST it in the query, for "
+                f"example to text, or leave it out with columns=."
+            )
 
 
 def as_told(rows: pa.RecordBatch, told: pa.Schema, where: str) -> pa.RecordBatch:

@@ -205,3 +205,26 @@ def test_what_has_no_rows_may_lie_beside_the_arrays(tmp_path: Path, packed: bool
         read_numpy(path, cache=cache)
     with pytest.raises(BadData, match=r"t\.npz, member names\.npy: holds Python objects"):
         read_numpy(path, features="x", label="names", cache=cache)
+
+
+def test_whole_numbers_in_memory_are_exact_or_refused() -> None:
+    ids = pd.DataFrame({"id": pd.array([2**53 + 1, 5], dtype="Int64")})
+    assert [int(row["id"]) for row in from_tensor_slices(ids)] == [2**53 + 1, 5]
+    gone = pd.DataFrame({"id": pd.array([2**53 + 1, None], dtype="Int64")})
+    for odd in (gone, {"id": pa.array([2**53 + 1, None])}):
+        with pytest.raises(InvalidInput, match="'id' has missing values.*would round.*Fill"):
+            from_tensor_slices(odd)
+    with pytest.raises(InvalidInput, match="whole numbers that neither int64 nor uint64"):
+        from_tensor_slices([2**63, -1])
+    flags = pd.DataFrame({"n": pd.array([3, None], dtype="Int64"), "b": pd.array([True, None], dtype="boolean")})
+    (batch,) = from_tensor_slices(flags).batch(2)
+    np.testing.assert_array_equal(batch["n"], [3, np.nan])
+    np.testing.assert_array_equal(batch["b"], [1, np.nan])
+
+
+def test_masks_and_doubled_columns_are_not_lost() -> None:
+    with pytest.raises(InvalidInput, match="is masked.*filled"):
+        from_tensor_slices(np.ma.array([1, 2], mask=[False, True]))
+    assert [int(v) for v in from_tensor_slices(np.ma.array([1, 2]))] == [1, 2]
+    with pytest.raises(InvalidInput, match="a column name twice"):
+        from_tensor_slices(pd.DataFrame([[1, 2]], columns=["a", "a"]))

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.core.errors import BadData, DataError
+from penstock.core.errors import BadData, DataError, InvalidInput
 from penstock.sources.sql import connect, copy
 from penstock.sources.sql.types import refuse_rounded
 
@@ -103,3 +103,12 @@ def test_postgresqls_binary_numeric_is_exact() -> None:
     value = b"".join(n.to_bytes(2, "big") for n in (len(groups), len(groups) - 1, 0, 0, *groups))
     assert copy._decimal(value) == Decimal("9007199254740990003")
     assert copy.numeric(value) == float(9007199254740990003)
+
+
+@pytest.mark.parametrize(("value", "kind"), [("interval 1 month", "interval"), ("5::bignum", "bignum")])
+def test_types_of_the_databases_own_are_refused_unless_left_out(tmp_path: Path, value: str, kind: str) -> None:
+    duckdb.connect(str(tmp_path / "a.db")).close()
+    uri, query = f"duckdb:///{tmp_path}/a.db", f"select 1 as id, {value} as x"
+    with pytest.raises(InvalidInput, match=f"column 'x' is of the type {kind}.*CAST it"):
+        list(ps.read_sql(uri, query))
+    assert [int(row["id"]) for row in ps.read_sql(uri, query, columns=["id"])] == [1]
