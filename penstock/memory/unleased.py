@@ -58,12 +58,16 @@ def unleased(leased: int) -> dict[str, int]:
     """Bytes of this process by kind, `leased` ones of malloc's taken out. Empty where the system does not report it."""
     if sys.platform != "linux":
         return {}
+    before = malloc_books()
     try:
         with open("/proc/self/smaps", encoding="utf-8", errors="replace") as file:
-            mappings = parse(file.read())
+            table = file.read()
     except OSError:
         return {}
-    return split(mappings, malloc_books(), leased, arrow=arrow_nbytes(), objects=python_nbytes())
+    books = malloc_books()
+    if before is not None and books is not None:  # a framework's thread may let go of much while the table is written
+        books = max(before, books, key=lambda told: told[1])
+    return split(parse(table), books, leased, arrow=arrow_nbytes(), objects=python_nbytes())
 
 
 def split(
@@ -87,15 +91,16 @@ def split(
     if books is None:
         books = heaps, 0, 0
     size, blocks, free = books
-    in_heaps, in_blocks = min(heaps, max(0, size - free)), min(rest, blocks)
+    in_heaps = min(heaps, max(0, size - free))
     found[KEPT] = heaps - in_heaps
-    rest -= in_blocks
+    found[PYTHON] = min(objects, rest)
+    rest -= found[PYTHON]
     outside = min(leased, rest)
     rest -= outside
+    in_blocks = min(rest, blocks)  # of which not every page need have been touched, so it comes last
     found[IN_USE] = in_heaps + in_blocks - min(in_heaps + in_blocks, leased - outside)
-    found[ARROW] = min(max(0, arrow - outside), rest)
-    found[PYTHON] = min(objects, rest - found[ARROW])
-    found[POOLS] = rest - found[ARROW] - found[PYTHON]
+    found[ARROW] = min(max(0, arrow - outside), rest - in_blocks)
+    found[POOLS] = rest - in_blocks - found[ARROW]
     return found
 
 

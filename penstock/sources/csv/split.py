@@ -176,13 +176,16 @@ class Cutter:
                 return Stretch(data, first, found + 1, base + first)
             if whole:
                 return last_lines(self.path, data, first, base + first, self.quoting)
-            if base + len(data) - end > self.max_line:
-                return self._too_long(data, base, first)
+            left = self.max_line - (base + len(data) - end)
+            if left < 0:
+                return self._too_long(data, base, first, end)
             tail *= 2
-            more = storage.read_range(self.path, base + len(data), min(tail, self.max_line))
+            wanted = tail if 2 * tail <= left else left + 1  # no more than decides it, and no last copy for a few bytes
+            more = storage.read_range(self.path, base + len(data), wanted)
             if not more:
                 raise FileChanged(self.path, f"it had {self.size_nbytes} bytes and ends after {base + len(data)} now")
             data += more
+            del more
             ends = self._ends(data, lead, state)
 
     def _ends(self, data: bytes, lead: int, state: int) -> np.ndarray | None:
@@ -193,9 +196,10 @@ class Cutter:
         ends = self.quoting.newlines(text[lead:], state, int(text[0]) if lead else NEWLINE) + lead
         return np.concatenate([[0], ends]) if lead and state != INSIDE and text[0] == NEWLINE else ends
 
-    def _too_long(self, data: bytes, base: int, first: int) -> Stretch:
+    def _too_long(self, data: bytes, base: int, first: int, end: int) -> Stretch:
         """The lines before one that does not end within `max_line`, and the error that says so."""
-        ends = self.quoting.newlines(np.frombuffer(data, np.uint8)[first:], OUTSIDE, NEWLINE)
+        text = np.frombuffer(data, np.uint8)[first : end - base]  # behind it no line ends
+        ends = self.quoting.newlines(text, OUTSIDE, NEWLINE)
         stop = first + (int(ends[-1]) + 1 if len(ends) else 0)
         return Stretch(data, first, stop, base + first, too_long(self.path, base + stop, self.max_line))
 
