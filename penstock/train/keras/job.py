@@ -179,7 +179,8 @@ def _share_cores(config: Config) -> None:
     """Leave cores to the threads that read, where torch computes a small model: the ones that come with the command.
 
     Torch divides each operation among all cores and waits for the slowest part. Beside threads that read, one part is
-    always late: with two cores, an epoch of small convolutions took four times as long on two threads as on one.
+    always late: with two cores, small convolutions take several times as long on two threads as on one
+    (docs/decisions/0030).
     """
     if config.backend == "torch" and config.model in ("auto", *MODELS) and "OMP_NUM_THREADS" not in os.environ:
         sys.modules["torch"].set_num_threads(max(1, cores() // 2))
