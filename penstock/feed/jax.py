@@ -22,9 +22,9 @@ except ImportError as error:
 
 try:
     # Where `device_put` ends up: 2 microseconds instead of 33, which counts for batches of a thousand small rows.
-    from jax._src.lib import xla_client
+    from jax._src.lib import xla_client  # type: ignore[attr-defined]
 
-    _put = xla_client.batched_device_put
+    _put: Any = xla_client.batched_device_put
 except (ImportError, AttributeError):  # another JAX: the public way
     fell_back("JAX", "what device_put calls has moved, so arrays take ten times as long to hand over")
     _put = None
@@ -42,7 +42,7 @@ def to_jax(value: Any, where: Any = None) -> Any:
     if not _on_cpu(where):
         return jax.device_put(array, where)
     array = aligned(array, _known(array.dtype))
-    if _put is None or jax.config.jax_default_device is not None:
+    if _put is None or getattr(jax.config, "jax_default_device", None) is not None:
         return jax.device_put(array)
     device, sharding = _here()
     return _put(_abstract(array.shape, array.dtype), sharding, [array], [device], committed=False)

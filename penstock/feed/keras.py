@@ -108,6 +108,7 @@ class KerasFeed(DataAdapter):  # type: ignore[misc]
                 keeping.first = first if self._may_keep else None
                 yield map_leaves(self._weighted(first), convert)
                 self._may_keep, keeping.first = False, None
+                first = None  # while the next batch is waited for, its buffer may already be filled again
                 first = next(stream, None)
 
     def keep(self, stream: Any, first: Any) -> None:

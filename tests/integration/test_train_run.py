@@ -211,8 +211,9 @@ ALONE = """
 import sys
 from pathlib import Path
 from penstock.train.config import Config
-from penstock.train.keras.job import _make_repeatable, save_model
+from penstock.train.keras.job import _make_repeatable, _share_cores, save_model
 import keras, numpy
+from penstock.guard.keras.private import tensorflow_left_out
 config = Config(data="", backend=sys.argv[1])
 first = []
 for _ in range(2):
@@ -221,8 +222,16 @@ for _ in range(2):
     model.compile("adam", "mse")
     first.append(model.get_weights()[0])
 assert numpy.array_equal(*first), "the seed does not fix the weights"
-save_model(model, Path(sys.argv[2]) / "model.keras")
+with tensorflow_left_out():
+    save_model(model, Path(sys.argv[2]) / "model.keras")
 assert "tensorflow" not in sys.modules, "TensorFlow was loaded for another backend"
+if config.backend == "torch":
+    import os, torch
+    whole = torch.get_num_threads()
+    _share_cores(Config(data="", backend="torch", model="net.py:build"))
+    assert torch.get_num_threads() == whole, "a model of one's own may need all cores"
+    _share_cores(config)
+    assert torch.get_num_threads() == max(1, len(os.sched_getaffinity(0)) // 2)
 again = keras.saving.load_model(Path(sys.argv[2]) / "model.keras")
 assert numpy.array_equal(again.get_weights()[0], first[1])
 """
@@ -233,7 +242,6 @@ def test_other_backends_train_and_save_without_loading_tensorflow(backend, tmp_p
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"needs {backend}")
     argv = [sys.executable, "-c", ALONE, backend, str(tmp_path)]
-    done = subprocess.run(
-        argv, env={**os.environ, "KERAS_BACKEND": backend}, capture_output=True, text=True, timeout=100
-    )
+    env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    done = subprocess.run(argv, env={**env, "KERAS_BACKEND": backend}, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -62,8 +62,8 @@ def tensorflow_left_out() -> Iterator[None]:
 
     Seeding and saving ask: 2 s and 250 MB. Nothing can be TensorFlow's in a process that has not loaded it.
     """
-    module = getattr(module_utils, "tensorflow", None)
-    if "tensorflow" in sys.modules or module is None or not hasattr(module, "_available"):
+    module: Any = getattr(module_utils, "tensorflow", None)
+    if "tensorflow" in sys.modules or not hasattr(module, "_available"):
         yield
         return
     before, module._available = module._available, False

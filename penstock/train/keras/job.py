@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import re
 import signal
 import sys
@@ -27,13 +28,14 @@ from penstock.core.sizes import parse_size
 from penstock.core.world import launched_world
 from penstock.distribute.join import join
 from penstock.distribute.parent_death import die_with_parent, only_worker
+from penstock.engine.pipe import cores
 from penstock.guard.checkpoint.folder import CheckpointFolder
 from penstock.guard.devices import setup_devices
 from penstock.guard.supervisor_hints import micro_batch_hint
 from penstock.memory.account import add_holder
 from penstock.memory.limits import current_limit, limit
 from penstock.memory.meter import Meter
-from penstock.train.config import PRECISIONS, Config, read_config, write_json
+from penstock.train.config import MODELS, PRECISIONS, Config, read_config, write_json
 from penstock.train.flow import Streams, prepare, streams
 from penstock.train.forecast import fits_obviously, forecast_micro_batch
 from penstock.train.keras.loading import Loading
@@ -91,6 +93,8 @@ def train(folder: Path, config: Config) -> None:
     import keras  # where memory is short only now: the pass over the data can do without its hundreds of megabytes
 
     _make_repeatable(keras, config)
+    _share_cores(config)
+    from penstock.guard.keras.private import tensorflow_left_out
     from penstock.train.keras.models import make_model
 
     if config.device_memory is not None and late:
@@ -101,7 +105,8 @@ def train(folder: Path, config: Config) -> None:
     history = _fit(folder, config, model, found, micro)
     if world.rank > 0:
         return
-    save_model(model, folder / MODEL)
+    with tensorflow_left_out():
+        save_model(model, folder / MODEL)
     write_json(folder / METRICS, metrics_of(history, recipe, time.time() - began_s))
 
 
@@ -170,6 +175,17 @@ def _make_repeatable(keras: Any, config: Config) -> None:
         torch.utils.deterministic.fill_uninitialized_memory = False
 
 
+def _share_cores(config: Config) -> None:
+    """Leave cores to the threads that read, where torch computes a small model: the ones that come with the command.
+
+    Torch divides each operation among all cores and waits for the slowest part. Beside threads that read, one part is
+    always late: with two cores, small convolutions take several times as long on two threads as on one
+    (docs/decisions/0030).
+    """
+    if config.backend == "torch" and config.model in ("auto", *MODELS) and "OMP_NUM_THREADS" not in os.environ:
+        sys.modules["torch"].set_num_threads(max(1, cores() // 2))
+
+
 def _fit(folder: Path, config: Config, model: Any, found: Streams, micro: int | None) -> Any:
     from penstock.guard.fit import fit
 
@@ -205,11 +221,8 @@ def _callbacks(folder: Path, config: Config) -> list[Any] | None:
 def save_model(model: Any, path: Path) -> None:
     """Write a .keras file that is whole or not there."""
     fresh = path.with_name(f".unfinished-{path.name}")
-    from penstock.guard.keras.private import tensorflow_left_out
-
     try:
-        with tensorflow_left_out():
-            model.save(fresh)
+        model.save(fresh)
         replace_durably(fresh, path)
     finally:
         fresh.unlink(missing_ok=True)  # half a model, if the disk is full, is in the way of what makes room
