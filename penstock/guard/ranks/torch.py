@@ -7,7 +7,7 @@ Does not cover: starting the process group (the launcher, or distribute/).
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,8 @@ import torch.distributed as dist
 
 _UNDER_WAY = 8
 """Sums under way at a time: the next tensor is prepared while earlier ones travel."""
+_JOINED_NBYTES = 1 << 20
+"""Smaller tensors travel together, up to so many bytes."""
 
 
 class TorchRanks:
@@ -53,16 +55,17 @@ class TorchRanks:
         return [json.loads(bytes(text[: int(length)].cpu().numpy())) for text, length in texts]
 
     def add(self, arrays: Sequence[Any], share: float) -> list[Any]:
-        waiting: list[Any] = []
+        waiting: list[tuple[Any, Any, list[Any]]] = []
         with torch.no_grad():
-            for array in arrays:
+            for group in groups(arrays):
+                joined = group[0] if len(group) == 1 else torch.cat([array.reshape(-1) for array in group])
                 if share != 1.0:
-                    array.mul_(share)
-                waiting.append(dist.all_reduce(array, async_op=True))
+                    joined.mul_(share)
+                waiting.append((dist.all_reduce(joined, async_op=True), joined, group))
                 if len(waiting) > _UNDER_WAY:
-                    waiting.pop(0).wait()
-        for work in waiting:
-            work.wait()
+                    _take_apart(*waiting.pop(0))
+            for one in waiting:
+                _take_apart(*one)
         return list(arrays)
 
     def from_first(self, arrays: Sequence[Any]) -> list[Any]:
@@ -70,3 +73,29 @@ class TorchRanks:
             for array in arrays:
                 dist.broadcast(array, 0)
         return list(arrays)
+
+
+def groups(arrays: Sequence[Any]) -> Iterator[list[Any]]:
+    """The arrays in their order, small ones of a kind together: each sum costs a round over the network."""
+    group: list[Any] = []
+    nbytes = 0
+    for array in arrays:
+        alone = array.is_sparse or array.nbytes >= _JOINED_NBYTES
+        other = bool(group) and (group[0].dtype, group[0].device) != (array.dtype, array.device)
+        if group and (alone or other or nbytes + array.nbytes > _JOINED_NBYTES):
+            yield group
+            group, nbytes = [], 0
+        if alone:
+            yield [array]
+            continue
+        group.append(array)
+        nbytes += array.nbytes
+    if group:
+        yield group
+
+
+def _take_apart(work: Any, joined: Any, group: list[Any]) -> None:
+    work.wait()
+    if len(group) > 1:
+        parts = joined.split([array.numel() for array in group])
+        torch._foreach_copy_(group, [part.view(array.shape) for part, array in zip(parts, group, strict=True)])

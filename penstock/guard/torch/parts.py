@@ -229,8 +229,7 @@ class TorchStepper:
         for param in self.params:
             if param.grad is None:
                 param.grad = torch.zeros_like(param)
-        ranks.add([param.grad for param in self.params], share)
-        self._losses = ranks.add([total_of(self._losses)], share)
+        self._losses = ranks.add([*(param.grad for param in self.params), total_of(self._losses)], share)[-1:]
         ranks.from_first([buffer for buffer in buffers_of(self.model) if buffer.is_floating_point()])
 
     def _weight_of(self, parts: Sequence[Part]) -> float | None:
