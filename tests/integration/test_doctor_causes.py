@@ -10,6 +10,8 @@ from tests.integration.doctor_docs import PAGE, page_with, table
 from tests.integration.doctor_table import CASES, SCRIPTS, Case, cured_script, prepare, run_case
 
 HEALTHY = sorted(Path(__file__).with_name("doctor_healthy").glob("*.py"))
+TIGHT = {"torch_workers": 1.6}
+"""Batches of several workers meet between two samples: at 1.2 times the peak that was seen it really died once."""
 QUICK = [pytest.param(case, id=case.script) for case in CASES if case.quick]
 ALL = [pytest.param(case, id=case.script) for case in CASES]
 DEADLY = [pytest.param(case, id=case.script) for case in CASES if case.dies]
@@ -46,13 +48,13 @@ def test_the_cured_script_finishes_under_the_same_limit(case, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", HEALTHY, ids=lambda path: path.stem)
 def test_healthy_scripts_finish_without_an_alarm(path, tmp_path):
-    """With plenty of room, and then with a fifth more than it was seen to need."""
+    """With plenty of room, and then with a fifth more than it was seen to need (more where workers peak unseen)."""
     roomy, tight = tmp_path / "roomy", tmp_path / "tight"
     roomy.mkdir()
     tight.mkdir()
     code, verdict, text = run_case(path, 3_000_000_000, roomy)
     assert (code, verdict["causes"], verdict["ending"]["kind"]) == (0, [], "finished"), text
-    code, verdict, text = run_case(path, int(1.2 * verdict["shape"]["peak"]), tight)
+    code, verdict, text = run_case(path, int(TIGHT.get(path.stem, 1.2) * verdict["shape"]["peak"]), tight)
     assert (code, verdict["causes"], verdict["ending"]["kind"]) == (0, [], "finished"), text
 
 

@@ -52,16 +52,14 @@ def _static_arguments(script: Script) -> Iterator[Found]:
         places = static if isinstance(static, list) else [static]
         for call in script.calls(function.name):
             loop = script.in_loop(call)
-            counters = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)} if _is_for(loop) else set()
+            if not isinstance(loop, ast.For):
+                continue
+            counters = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
             given = [call.args[p] for p in places if isinstance(p, int) and p < len(call.args)]
             given += [k.value for k in call.keywords if k.arg in places]
             if any(isinstance(n, ast.Name) and n.id in counters for g in given for n in ast.walk(g)):
                 text = f"{function.name} gets the loop's counter as a static argument: each value is compiled anew"
                 yield Found(script.place(call), text, near=3)
-
-
-def _is_for(loop: ast.AST | None) -> bool:
-    return isinstance(loop, ast.For)
 
 
 def _static(script: Script, decorator: ast.expr) -> object:

@@ -6,6 +6,7 @@ evidence, so that a rehearsal overwrites none. A second rehearsal may be without
 Does not cover: loops over other iterables, which run until the time is up.
 """
 
+import copy
 import functools
 import os
 import time
@@ -34,6 +35,7 @@ def worst_batch(loader: object) -> "tuple[object, int] | None":
     size, dataset = getattr(loader, "batch_size", None), getattr(loader, "dataset", None)
     if not size or not hasattr(dataset, "__len__") or not hasattr(type(dataset), "__getitem__"):
         return None
+    dataset = copy.copy(dataset)  # what it opens or fills at its first row is not for workers to inherit
     count, end_s = len(dataset), time.monotonic() + LOOK_S
     rows, seen = [], 0  # type: list[tuple[int, int]], int
     for number in range(0, count, max(1, count // ROWS)):
