@@ -56,8 +56,14 @@ def trains(stack: str, optimizer: str, side: str, nbytes: int) -> bool:
     if STACKS[stack] == "torch":
         if stack not in _servers:
             job = [sys.executable, str(ROOT / "benchmarks/guard_memory_job.py"), "serve", stack]
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-            _servers[stack] = subprocess.Popen(job, env=surroundings(stack), text=True, **pipes)
+            _servers[stack] = subprocess.Popen(
+                job,
+                env=surroundings(stack),
+                text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
         server = _servers[stack]
         assert server.stdin is not None and server.stdout is not None
         server.stdin.write(f"{optimizer} {side} {nbytes}\n")

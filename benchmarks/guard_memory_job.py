@@ -43,7 +43,8 @@ def on_torch(optimizer: str, guarded: bool, nbytes: int) -> float:
     from penstock.guard import Guard
 
     torch.set_num_threads(1)
-    (torch.randn(8, 8, requires_grad=True) @ torch.randn(8, 8)).sum().backward()  # threads and pools are there before
+    # Threads and pools are there before.
+    (torch.randn(8, 8, requires_grad=True) @ torch.randn(8, 8)).sum().backward()  # type: ignore[no-untyped-call]
     leave(nbytes)
     layers = [torch.nn.Linear(a, b) for a, b in itertools.pairwise(SIZES)]
     model = torch.nn.Sequential(*[each for layer in layers for each in (layer, torch.nn.ReLU())][:-1])
@@ -92,7 +93,7 @@ def _by_hand(model: Any, loss_fn: Any) -> float:
         return _by_hand_torch(model, loss_fn)
     import tensorflow as tf
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def gradients(x: Any, y: Any, share: Any) -> Any:
         with tf.GradientTape() as tape:
             loss = loss_fn(y, model(x, training=True)) * share
@@ -163,7 +164,7 @@ def on_jax(optimizer: str, guarded: bool, nbytes: int) -> float:
             loss, found = gradients(params, part)
             sums = found if sums is None else add(sums, found)
         params, state = apply(params, state, sums)
-    jax.block_until_ready(params)
+    jax.block_until_ready(params)  # type: ignore[no-untyped-call]
     return float(loss)
 
 

@@ -178,7 +178,7 @@ def write_pair(columns: Columns) -> Pair:
 def swapped(rows: int) -> list[bytes]:
     """Records whose features come in one order in even rows and in the other in odd ones."""
     there = framed(scalars(rows))
-    back = framed(dict(reversed(scalars(rows).items())))
+    back = framed(dict(reversed(list(scalars(rows).items()))))
     return [(there, back)[row % 2][row] for row in range(rows)]
 
 

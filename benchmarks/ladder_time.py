@@ -42,7 +42,8 @@ def one(nbytes: int) -> dict[str, Any]:
     from penstock.guard import Guard
 
     torch.set_num_threads(1)
-    (torch.randn(8, 8, requires_grad=True) @ torch.randn(8, 8)).sum().backward()  # threads and pools are there before
+    # Threads and pools are there before.
+    (torch.randn(8, 8, requires_grad=True) @ torch.randn(8, 8)).sum().backward()  # type: ignore[no-untyped-call]
     rng = np.random.default_rng(0)
     batch = rng.normal(size=(ROWS, 512)).astype(np.float32), rng.integers(0, 8, ROWS)
     failures: list[tuple[float, float]] = []

@@ -88,7 +88,7 @@ def on_jax(batches: Any, look: Callable[[], None]) -> None:
             x = jax.nn.relu(jax.lax.conv(x, kernel, (1, 1), "SAME"))
         return optax.softmax_cross_entropy_with_integer_labels(x.mean((2, 3)) @ params["out"], batch[1]).mean()
 
-    params = {"kernels": kernels, "out": jax.random.normal(keys[4], (32, 10)) * 0.1}
+    params: dict[str, Any] = {"kernels": kernels, "out": jax.random.normal(keys[4], (32, 10)) * 0.1}
     assert jnp.isfinite(params["out"]).all()
     guard = JaxGuard(loss_fn, optax.adamw(0.001), params)
     for x, y in batches:

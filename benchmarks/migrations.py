@@ -61,7 +61,7 @@ def _middle(rounds: list[dict[str, Any]], what: str) -> float:
         "whole": [one["whole_s"] for one in rounds],
         "peak": [one["peak_mb"] for one in rounds],
     }[what]
-    return statistics.median(values)
+    return float(statistics.median(values))
 
 
 def write(found: dict[str, dict[str, list[dict[str, Any]]]], quick: bool) -> None:

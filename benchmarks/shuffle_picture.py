@@ -127,7 +127,8 @@ def ours(folder: Path, count: int, kind: str, mode: str, numbers: RowNumbers) ->
     """As `middle`, of a reader of real files."""
     batches = iter(shuffled(folder, kind, mode, SEED).batch(BATCH))
     batch = next(islice(batches, count // 2 // BATCH, None))
-    return numbers.of(numbers_of(batch)[0]).tolist()
+    found: list[int] = numbers.of(numbers_of(batch)[0]).tolist()
+    return found
 
 
 def plot(lines: list[tuple[str, str, list[int]]], count: int, out: Path) -> None:

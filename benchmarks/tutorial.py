@@ -53,7 +53,8 @@ def ours(folder: Path) -> Iterable[Any]:
     import penstock as ps
 
     ds = ps.read_images(folder, size=(SIDE, SIDE), dtype="float32", scale=1 / 255)
-    return ds.shuffle(seed=1).batch(32).tensorflow()
+    batches: Iterable[Any] = ds.shuffle(seed=1).batch(32).tensorflow()
+    return batches
 
 
 def theirs(folder: Path) -> Iterable[Any]:
@@ -68,7 +69,9 @@ def theirs(folder: Path) -> Iterable[Any]:
         return tf.image.resize(image, [SIDE, SIDE]) / 255.0, label
 
     files = tf.data.Dataset.list_files(str(folder / "*" / "*"), shuffle=True)
-    return files.map(load, num_parallel_calls=tf.data.AUTOTUNE).batch(32).prefetch(tf.data.AUTOTUNE)
+    loaded = files.map(load, num_parallel_calls=tf.data.AUTOTUNE)
+    batches: Iterable[Any] = loaded.batch(32).prefetch(tf.data.AUTOTUNE)
+    return batches
 
 
 def child(name: str, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,10 @@ class NumberRows:
         return self.label
 
 
+def _number(first: int, row: int) -> str:
+    return f"number {first + row}"
+
+
 class NumberUnits:
     """A UnitSource: units of uneven sizes, cut into parts of at most `part_rows`."""
 
@@ -69,7 +74,7 @@ class NumberUnits:
         end = start + self.sizes[unit]
         for first in range(start + part * self.part_rows, end, self.part_rows):
             values = np.arange(first, min(first + self.part_rows, end))
-            yield Block({"value": values}, "value", lambda i, first=first: f"number {first + i}")
+            yield Block({"value": values}, "value", partial(_number, first))
 
     def fingerprint(self) -> str:
         return f"{self.label}{self.sizes}{self.part_rows}"

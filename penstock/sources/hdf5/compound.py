@@ -67,12 +67,12 @@ def _stored_nbytes(kind: Any) -> int | None:
         return None
     if isinstance(kind, h5t.TypeArrayID):
         inner = _stored_nbytes(kind.get_super())
-        return None if inner is None else inner * int(math.prod(kind.get_array_dims()))
+        return None if inner is None else int(inner * math.prod(kind.get_array_dims()))
     if isinstance(kind, h5t.TypeCompoundID):
         inside = [kind.get_member_type(i) for i in range(kind.get_nmembers())]
         sizes = [_stored_nbytes(inner) for inner in inside]
         if None in sizes:
             return None
         moved = sum(size - inner.get_size() for size, inner in zip(sizes, inside, strict=True) if size is not None)
-        return int(kind.get_size()) + moved
+        return int(kind.get_size() + moved)
     return int(kind.get_size())
