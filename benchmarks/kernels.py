@@ -17,7 +17,6 @@ import statistics
 import subprocess
 import sys
 import tarfile
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -38,17 +37,20 @@ Pair = tuple[Callable[[], Any], Callable[[], Any]]
 
 
 def old_kernels() -> None:
-    """Let `import oldpenstock` find the Numba kernels of LAST_NUMBA, under a name of their own."""
-    root = Path(__file__).resolve().parents[1]
-    wanted = [f"penstock/{room}" for room in NUMBA_ROOMS]
-    packed = subprocess.run(["git", "archive", LAST_NUMBA, *wanted], cwd=root, capture_output=True, check=True)
-    folder = Path(tempfile.mkdtemp(prefix="penstock-numba-"))
-    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
-        archive.extractall(folder, filter="data")
-    (folder / "penstock").rename(folder / "oldpenstock")
-    for path in (folder / "oldpenstock").rglob("*.py"):
-        path.write_text(re.sub(r"\b(from|import) penstock\b", r"\1 oldpenstock", path.read_text()))
-    sys.path.insert(0, str(folder))
+    """Let `import oldpenstock` find the Numba kernels of LAST_NUMBA, under a name of their own; compiled once."""
+    from benchmarks import data
+
+    def make(folder: Path) -> None:
+        wanted = [f"penstock/{room}" for room in NUMBA_ROOMS]
+        command = ["git", "archive", LAST_NUMBA, *wanted]
+        packed = subprocess.run(command, cwd=data.HOME.parent, capture_output=True, check=True)
+        with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
+            archive.extractall(folder, filter="data")
+        (folder / "penstock").rename(folder / "oldpenstock")
+        for path in (folder / "oldpenstock").rglob("*.py"):
+            path.write_text(re.sub(r"\b(from|import) penstock\b", r"\1 oldpenstock", path.read_text()))
+
+    sys.path.insert(0, str(data.made(f"numba-{LAST_NUMBA}", make)))
 
 
 def csv_pair(words: Callable[[np.random.Generator, int], list[str]], dtype: type, columns: int = 40) -> Pair:
