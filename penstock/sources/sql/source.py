@@ -26,7 +26,7 @@ from penstock.core.errors import BadData, DataError, InvalidInput, NotFound
 from penstock.core.schema import Schema
 from penstock.core.source import BLOCK_NBYTES, NEW_MEMORY, Buffers, OnError, blocks_from
 from penstock.sources.images.decode import ImageOptions, decode_image_into
-from penstock.sources.sql.connect import BATCH_NBYTES, SAMPLED_ROWS, ConnectionLostError, Database
+from penstock.sources.sql.connect import BATCH_NBYTES, SAMPLED_ROWS, ConnectionLostError, Database, identifier
 from penstock.sources.sql.partition import Partition, PartitionLayout, find_key, plan, select, wrapped
 from penstock.sources.sql.types import as_told, require_forms, with_nulls
 from penstock.sources.tables.blocks import TableShape
@@ -84,8 +84,20 @@ class SqlSource:
                 self._arrow = sample[0].schema
                 self._check_images(self._arrow)
                 if self.shape.nullable is None:
-                    self.shape = replace(self.shape, nullable=with_nulls(sample))
+                    seen = with_nulls(sample)
+                    self.shape = replace(self.shape, nullable=seen | self._with_nulls(sample[0].schema, seen))
             return self._arrow
+
+    def _with_nulls(self, told: pa.Schema, seen: frozenset[str]) -> frozenset[str]:
+        """Columns of integers and booleans in which a value is missing behind the first rows: the database counts."""
+        wanted = told.names if self.shape.columns_needed is None else self.shape.columns_needed
+        asked = [name for name in wanted if told.names.count(name) == 1 and name not in seen]
+        asked = [n for n in asked if pt.is_integer(told.field(n).type) or pt.is_boolean(told.field(n).type)]
+        if not asked:
+            return frozenset()
+        counts = ", ".join(f"count(*) - count({identifier(name)}) as n{i}" for i, name in enumerate(asked))
+        (found,) = self._retried(lambda: self.database.rows(f"select {counts} from {wrapped(self.query)}"))
+        return frozenset(name for name, missing in zip(asked, found, strict=True) if missing)
 
     def _sample_query(self) -> str:
         return f"select * from {wrapped(self.query)} limit {SAMPLED_ROWS // 8}"

@@ -50,14 +50,25 @@ def test_a_column_with_missing_values_is_float64_in_every_batch(database: Any) -
         assert np.isnan(found[0][3]) and [int(v) for v in np.concatenate(found)[4:]] == values[4:]
 
 
-def test_a_value_that_goes_missing_further_on_is_refused_by_name(database: Any) -> None:
+def test_a_value_that_is_missing_behind_the_first_rows_counts_for_all_of_them(database: Any) -> None:
     values = [None if i == ROWS - 5 else i for i in range(ROWS)]
     uri = database(values)
-    with pytest.raises(BadData, match=r"column 'id' .int64. has a missing value.*fill="):
-        ids(uri)
+    found = ids(uri)
+    assert {batch.dtype for batch in found} == {np.dtype(np.float64)}
+    assert np.flatnonzero(np.isnan(np.concatenate(found))).tolist() == [ROWS - 5]
     assert np.concatenate(ids(uri, fill={"id": -1})).tolist() == [-1 if v is None else v for v in values]
-    kept = ids(uri, on_error="skip")
-    assert {batch.dtype for batch in kept} == {np.dtype(np.int64)} and sum(map(len, kept)) == ROWS - 1
+
+
+def test_a_value_that_went_missing_since_is_refused_by_name(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "a.db") as connection:
+        connection.execute("create table t (k integer primary key, id integer)")
+        connection.executemany("insert into t values (?, ?)", [(i, i) for i in range(400)])
+    dataset = ps.read_sql(f"sqlite:///{tmp_path}/a.db", "select k, id from t")
+    assert len(list(dataset)) == 400
+    with sqlite3.connect(tmp_path / "a.db") as connection:
+        connection.execute("update t set id = null where k = 395")
+    with pytest.raises(BadData, match=r"column 'id' .int64. has a missing value.*fill="):
+        list(dataset)
 
 
 def test_long_ids_beside_missing_values_are_never_rounded(database: Any) -> None:
