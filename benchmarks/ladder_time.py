@@ -79,7 +79,8 @@ def table(results: list[dict[str, Any]], when: str) -> str:
         "",
         f"`python -m benchmarks.ladder_time`, {when}. 76 MB of parameters, SGD with momentum, one batch of {ROWS:,}",
         f"rows; bytes free when the model is made (RLIMIT_DATA). The aim: failing steps end within {TARGET_S:.0f} s.",
-        "A failed try is also a look at a small part that does not fit.",
+        "A failed try is also a look at a small part that does not fit. Where the machine had other work, CPU seconds",
+        "tell what failing costs, and the others do not.",
         "",
         "| free | it ended | failed tries | seconds of failing | of them CPU | micro-batch | seconds in all |",
         "|---|---|---|---|---|---|---|",
@@ -111,7 +112,7 @@ def main() -> None:
         results.append({"free": free, **json.loads(done.stdout.splitlines()[-1])})
         sys.stdout.write(f"{results[-1]}\n")
         sys.stdout.flush()
-    when = f"{datetime.date.today()}, {machine()['cores']} cores"
+    when = f"{datetime.date.today()}, {machine()['cores']} cores, shared"
     if not options.dry:
         RESULTS.write_text(json.dumps({"when": when, "results": results}, indent=1) + "\n")
         RESULTS.with_suffix(".md").write_text(table(results, when))
