@@ -24,7 +24,9 @@ def ip(*words: str, inside: tuple[str, ...] = ()) -> None:
 def agent(folder: Path, address: str, cable: str, inside: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
     argv = [*inside, sys.executable, "-m", "torch.distributed.run", "--nnodes", "1:2", "--nproc-per-node", "1"]
     argv += ["--max-restarts", "3", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{HERE}:29400", "--rdzv-id", "two"]
-    argv += ["--rdzv-conf", "last_call_timeout=5", "--local-addr", address, "--monitor-interval", "0.2"]
+    # Both have this machine's name, so neither would know by itself that it is the one that others look for.
+    conf = f"last_call_timeout=5,is_host={'true' if address == HERE else 'false'}"
+    argv += ["--rdzv-conf", conf, "--local-addr", address, "--monitor-interval", "0.2"]
     argv += ["-m", "tests.integration.noted_job", str(folder)]
     return subprocess.Popen(argv, env={**os.environ, "GLOO_SOCKET_IFNAME": cable}, stderr=subprocess.STDOUT)
 
