@@ -4,8 +4,8 @@ Covers: processor time of the kernels for text, pictures and rows, without a loa
 Does not cover: loaders (the other benchmarks), first passes of fresh processes (first_pass.py).
 
 The Numba versions are taken from the history (commit LAST_NUMBA), so they need a clone and `pip install numba==0.68.1`.
-Compilers differ, so each has a page of its own: kernels.md for GCC's, and kernels_clang.md for clang's, which the wheels
-are made by in the form of Zig (`CC=clang python native/build.py --out F`, then PENSTOCK_KERNELS_PATH=F).
+Compilers differ, so each has a page of its own: kernels.md for GCC's, and kernels_clang.md for clang's, which makes
+the wheels in the form of Zig (`CC=clang python native/build.py --out F`, then PENSTOCK_KERNELS_PATH=F).
 """
 
 from __future__ import annotations
