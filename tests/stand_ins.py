@@ -1,7 +1,8 @@
-"""Small sources whose rows are their own numbers, so that a lost or doubled row is seen at once."""
+"""Small sources whose rows are their own numbers, so that a lost or doubled row is seen at once; memory that is new."""
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -100,3 +101,10 @@ class NumberPieces(NumberUnits):
     def read_pieces(self, pieces: np.ndarray, buffers: Buffers = NEW_MEMORY) -> Block:
         values = (pieces[:, None] * self.piece_rows + np.arange(self.piece_rows)).reshape(-1)
         return Block({"value": values[values < self.count]}, "value")
+
+
+def fresh_pages(nbytes: int) -> mmap.mmap:
+    """Filled pages that the process did not have: malloc may have kept some that tests before this one freed."""
+    pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    np.frombuffer(pages, np.uint8)[:] = 1
+    return pages

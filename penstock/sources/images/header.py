@@ -115,12 +115,16 @@ def bmp_has_masks(data: bytes) -> bool:
 
     Of 16 bits OpenCV leaves the low ones of each colour 0, and of 32 it does not look at the masks.
     """
+    if len(data) < 34 or struct.unpack_from("<I", data, 14)[0] < 40:  # cut short, or OS/2's, which has no masks
+        return False
     bits, packing = struct.unpack_from("<HI", data, 28)
-    return bits == 16 or (bits == 32 and packing == 3 and struct.unpack_from("<III", data, 54) != _BYTES)
+    return bits == 16 or (bits == 32 and packing == 3 and data[54:66] != _BYTES)
 
 
 def bmp_has_alpha(data: bytes) -> bool:
     """Whether a BMP says that some of its bits are alpha: in others the fourth byte means nothing."""
+    if len(data) < 70:
+        return False
     size, packing = struct.unpack_from("<I", data, 14)[0], struct.unpack_from("<I", data, 30)[0]
     return bool(size >= 56 and packing == 3 and struct.unpack_from("<I", data, 66)[0])
 
@@ -184,7 +188,7 @@ def gif_is_transparent(data: bytes) -> bool:
     return False
 
 
-_BYTES = (0xFF0000, 0xFF00, 0xFF)
+_BYTES = struct.pack("<III", 0xFF0000, 0xFF00, 0xFF)
 _UNSIGNED, _UNDEFINED = 1, 4
 _PLAIN_SPACES = (0, 1, 2, 3, 6)
 """White is zero, black is zero, RGB, palette, YCbCr."""

@@ -22,6 +22,7 @@ from penstock.guard.recovery.ladder import (
 from penstock.guard.recovery.look import look
 from penstock.guard.recovery.step import Control
 from penstock.memory.limits import limit
+from tests.stand_ins import fresh_pages
 
 ROW = 400_000
 MB = 10**6
@@ -47,8 +48,10 @@ class Stepper:
         if self.fixed + part.rows * ROW > self.room:
             raise MemoryError(f"Unable to allocate {part.rows * ROW} bytes")
         if self.kept is None:
-            self.kept = np.ones(self.fixed, np.uint8)  # as gradients: made by the first part, there for the others
-        np.ones(part.rows * ROW, np.uint8)
+            self.kept = (
+                fresh_pages(self.fixed) if self.fixed else b""
+            )  # as gradients: made by the first part, there for the others
+        fresh_pages(part.rows * ROW)
 
     def drop(self):
         self.kept = None

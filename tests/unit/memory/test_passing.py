@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import mmap
 import threading
 import time
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 
 from penstock.core.errors import Stopped
@@ -15,6 +13,7 @@ from penstock.memory.budget import Budget
 from penstock.memory.meter import Meter
 from penstock.memory.passing import pass_by, watch_with
 from penstock.memory.watchdog import MIN_DATA_NBYTES, Watchdog
+from tests.stand_ins import fresh_pages
 
 MB = 10**6
 
@@ -60,20 +59,22 @@ def test_whoever_passes_by_samples_alone_if_the_thread_gets_no_turn() -> None:
     try:
         with pytest.raises(Stopped):
             while len(kept) < 500:
-                kept.append(np.ones(125_000))
+                kept.append(fresh_pages(MB))
                 time.sleep(0.001)
                 pass_by()
     finally:
         watch_with(None)
-    assert 0.85 * 400 <= len(kept) < 400
+    taken = sum(map(len, kept))
+    for pages in kept:
+        pages.close()
+    assert taken < 400 * MB and start + taken >= 0.85 * limit
     assert len(said) == 1 and "nothing is left to give way" in said[0]
 
 
 def test_a_glance_sees_what_a_reading_sees() -> None:
     meter = Meter()
     before = meter.read().nbytes
-    with mmap.mmap(-1, 40 * MB) as kept:  # fresh pages: malloc might have kept some
-        kept.write(b"\1" * (40 * MB))
+    with fresh_pages(40 * MB):
         assert meter.glance() - before >= 39 * MB
     assert abs(meter.glance() - meter.read().nbytes) < 2 * MB
 

@@ -153,6 +153,14 @@ def test_a_bmp_of_masks_that_pillow_does_not_know_is_refused() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_a_bmp_that_ends_anywhere_in_its_head_is_refused(mode: Any) -> None:
+    for data in (bmp_565(), bmp_32((0xFF, 0xFF00, 0xFF0000)), saved(RGB, "BMP")):
+        for length in range(2, 70):
+            with pytest.raises(BadData):
+                decode_image(data[:length], ImageOptions(mode=mode))
+
+
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("image", [RGB, PALETTE, RGB.convert("L")], ids=["rgb", "palette", "gray"])
 def test_a_turned_tiff_of_opencvs_is_turned_once(image: Image.Image, mode: Any) -> None:
     data = saved(image, "TIFF", tiffinfo={274: 6})
