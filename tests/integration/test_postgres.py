@@ -173,8 +173,8 @@ EVERY_TYPE = """
         decode(repeat('00ff', i), 'hex') as y,
         '1999-12-30'::date + i as da, '1999-12-31 23:59:59.5'::timestamp + i * interval '1 s' as ts,
         '1999-12-31 23:59:59.5+02'::timestamptz + i * interval '1 s' as tz,
-        (array[0, -1.5, 12345678.90123, 1e30, 1e-30, 99999999999999999999.5, 'nan', 'inf', '-inf', 10000, 0.0001,
-               9007199254740993, -9007199254740993.5, 123456789012345678])[i % 14 + 1]::numeric as nu
+        (array[0, -1.5, 12345678.90123, 1180591620717411303424, 1e-30, 99999999999999999999.5, 'nan', 'inf', '-inf',
+               10000, 0.0001, 9007199254740992, -9007199254740993.5, 123456789012345680])[i % 14 + 1]::numeric as nu
     from generate_series(0, 89) i"""
 
 
@@ -202,6 +202,14 @@ def test_our_parser_of_copy_and_adbc_read_the_same(uri: str, encrypted: str, que
         a, b = ours[name].to_pylist(), theirs[name].to_pylist()
         assert [repr(v) for v in a] == [repr(v) for v in b], name  # repr: not-a-number is equal, -0.0 is not 0.0
     ours.validate(full=True)
+
+
+@pytest.mark.parametrize("number", ["9007199254740993", "-1e30", "123456789012345678.00"])
+def test_whole_numerics_that_a_float_would_round_are_refused_by_both_parsers(uri: str, number: str) -> None:
+    query = f"select case when i = 5 then {number} else 0.5 end::numeric as nu from generate_series(1, 9) i"
+    for rows in (Database(uri).stream(query), Database(uri)._adbc(query)):
+        with pytest.raises(DataError, match="column 'nu' is numeric.*would round"):
+            list(rows)
 
 
 @pytest.mark.parametrize("kind", ["uri", "encrypted"])

@@ -124,6 +124,8 @@ class CopyConnection:
                 if nbytes < WINDOW_NBYTES:
                     continue
             joined = b"".join(held)
+            if got < 0 and not joined:  # nothing came, or nothing more: the last result says why
+                return
             if skip and joined[:skip] != SIGNATURE:
                 raise CopyError("the server's COPY begins in a way that is not known")
             yield joined[skip:]
@@ -236,7 +238,7 @@ def _floats(column: kernel.ColumnBuffers, rows: int, name: str) -> np.ndarray:
     for row in odd:
         out[row] = numeric(bytes(column.data[column.values[row] : column.values[row + 1]]))
     with np.errstate(invalid="ignore"):
-        large = np.flatnonzero(np.isfinite(out) & (np.abs(out) > EXACT))
+        large = np.flatnonzero(np.isfinite(out) & (np.abs(out) >= EXACT))
     for row in large.tolist():
         value = bytes(column.data[column.values[row] : column.values[row + 1]])
         if value:  # not NULL
