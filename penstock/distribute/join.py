@@ -45,6 +45,10 @@ def _join_torch() -> None:
     try:
         import torch
         import torch.distributed as dist
+
+        # Its functions take the group of the moment as a default argument. Imported later, by Keras, they would keep
+        # the group, and with it threads that outlive `_leave_torch`.
+        import torch.distributed.nn
     except ImportError as error:
         raise MissingExtra(what="Training across processes", extra="torch") from error
     gpus = torch.cuda.is_available()
@@ -55,8 +59,9 @@ def _join_torch() -> None:
 
 
 def _leave_torch() -> None:
-    """End the group's threads while the interpreter is still whole: what they let go later may abort the process.
+    """End the group's threads while the interpreter is still whole.
 
+    One that lets go of a tensor later has to exit in the middle of a destructor, which ends the process with SIGABRT.
     Not after an error: a sum that the others will never join would be waited for.
     """
     import torch.distributed as dist

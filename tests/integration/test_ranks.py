@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from penstock.distribute.on_torchrun import command
+from tests.integration import postgres_server
 from tests.integration.ranks_job import MANY_ROWS, ROWS
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +27,32 @@ def run(folder: Path, ranks: int, case: str, backend: str = "torch") -> list[dic
     done = subprocess.run([*argv, str(folder), case], env=env, cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
+
+
+LEAVING = """
+import os
+from penstock.distribute import join
+join._join_torch()
+import keras, torch
+torch.distributed.all_reduce(torch.ones(3))
+threads = lambda: [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
+before = sum("gloo" in name for name in threads())
+join._leave_torch()
+print(before > 0, sum("gloo" in name for name in threads()))
+"""
+
+
+def test_no_thread_of_a_group_outlives_it() -> None:
+    """What a thread lets go of while the interpreter ends would abort a rank that has done its work."""
+    place = {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(postgres_server.free_port()),
+    }
+    env = {**os.environ, **place, "KERAS_BACKEND": "torch", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", LEAVING], env=env, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "True 0\n"), done.stderr[-3000:]
 
 
 def rows_of(ranks: list[dict[str, Any]]) -> Counter[int]:
