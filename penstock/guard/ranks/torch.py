@@ -36,7 +36,7 @@ class TorchRanks:
         return tuple(tensor.tolist())
 
     def _sum(self, tensor: Any, how: Any = dist.ReduceOp.SUM) -> None:
-        held = Held([tensor])
+        held = InHand([tensor])
         dist.all_reduce(tensor, how)
         held.wait()
 
@@ -53,27 +53,27 @@ class TorchRanks:
         mine = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8).to(self._device)
         lengths = [torch.zeros((), dtype=torch.int64, device=self._device) for _ in range(self.size)]
         length = torch.tensor(mine.numel(), device=self._device)
-        held = Held([*lengths, length])
+        held = InHand([*lengths, length])
         dist.all_gather(lengths, length)
         held.wait()
         most = max(int(length) for length in lengths)
         padded = torch.zeros(most, dtype=torch.uint8, device=self._device)
         padded[: mine.numel()] = mine
         found = [torch.empty_like(padded) for _ in range(self.size)]
-        held = Held([*found, padded])
+        held = InHand([*found, padded])
         dist.all_gather(found, padded)
         held.wait()
         texts = zip(found, lengths, strict=True)
         return [json.loads(bytes(text[: int(length)].cpu().numpy())) for text, length in texts]
 
     def add(self, arrays: Sequence[Any], share: float) -> list[Any]:
-        waiting: list[tuple[Any, Any, list[Any], Held]] = []
+        waiting: list[tuple[Any, Any, list[Any], InHand]] = []
         with torch.no_grad():
             for group in groups(arrays):
                 joined = group[0] if len(group) == 1 else torch.cat([array.reshape(-1) for array in group])
                 if share != 1.0:
                     joined.mul_(share)
-                held = Held([joined])
+                held = InHand([joined])
                 waiting.append((dist.all_reduce(joined, async_op=True), joined, group, held))
                 if len(waiting) > _UNDER_WAY:
                     _take_first_apart(waiting)
@@ -84,7 +84,7 @@ class TorchRanks:
     def from_first(self, arrays: Sequence[Any]) -> list[Any]:
         with torch.no_grad():
             for array in arrays:
-                held = Held([array])
+                held = InHand([array])
                 dist.broadcast(array, 0)
                 held.wait()
         return list(arrays)
@@ -109,7 +109,7 @@ def groups(arrays: Sequence[Any]) -> Iterator[list[Any]]:
         yield group
 
 
-class Held:
+class InHand:
     """Tensors that gloo's threads have in hand, until they let go of them.
 
     Whoever drops a sum last drops its tensors, for which it needs the interpreter lock. A thread of gloo that still
@@ -126,7 +126,7 @@ class Held:
             time.sleep(0)
 
 
-def _take_first_apart(waiting: list[tuple[Any, Any, list[Any], Held]]) -> None:
+def _take_first_apart(waiting: list[tuple[Any, Any, list[Any], InHand]]) -> None:
     work, joined, group, held = waiting.pop(0)
     work.wait()
     del work
