@@ -1,7 +1,7 @@
 """A JAX step in parts.
 
 Covers: gradients of one part as a compiled function of values, their sum, one update by an Optax optimizer.
-Does not cover: sizes and retries (guard/recovery/step.py), Keras on JAX (guard/keras/on_jax.py).
+Does not cover: sizes and retries (guard/recovery/step.py), Keras on JAX (guard/keras/backends/jax.py).
 
 Nothing that the user may hold is donated: after a failed allocation donated buffers are gone, and the error may come to
 light only when a result is read. So results are waited for before they count, and new parameters stand complete beside

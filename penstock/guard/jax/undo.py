@@ -1,7 +1,7 @@
 """Old values of arrays that a JAX step may consume.
 
 Covers: writing arrays to a file before they are donated, and making them again from it.
-Does not cover: when to donate (guard/jax/parts.py, guard/keras/on_jax.py).
+Does not cover: when to donate (guard/jax/parts.py, guard/keras/backends/jax.py).
 
 A step that is given its inputs writes the new values over the old ones, and so needs no second copy of weights and
 optimizer state. If it fails they are gone; they are then read back from the file, into the memory that they left.

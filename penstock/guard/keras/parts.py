@@ -1,7 +1,7 @@
 """A Keras step in parts, on any backend.
 
 Covers: refusals by name, building, and the loss of one part as a function that assigns nothing.
-Does not cover: gradients and the optimizer, which differ by backend (on_torch.py and its like).
+Does not cover: gradients and the optimizer, which differ by backend (backends/).
 
 Keras' own `gradient_accumulation_steps` is not the same mathematics (schedules see micro-steps, EMA and ragged ends go
 wrong, it cannot change during a run), so it is not used. Everything that a training step changes besides weights

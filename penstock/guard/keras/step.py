@@ -60,15 +60,15 @@ def make_backend(model: keras.Model) -> Backend:
     """The operations of the backend that Keras runs on."""
     name = keras.backend.backend()
     if name == "torch":
-        from penstock.guard.keras.on_torch import TorchBackend
+        from penstock.guard.keras.backends.torch import TorchBackend
 
         return TorchBackend(model)
     if name == "tensorflow":
-        from penstock.guard.keras.on_tensorflow import TensorFlowBackend
+        from penstock.guard.keras.backends.tensorflow import TensorFlowBackend
 
         return TensorFlowBackend(model)
     if name == "jax":
-        from penstock.guard.keras.on_jax import JaxBackend
+        from penstock.guard.keras.backends.jax import JaxBackend
 
         return JaxBackend(model)
     raise InvalidInput(f"Keras runs on {name!r}; the guard knows tensorflow, torch and jax.")
