@@ -30,7 +30,7 @@ from penstock.engine.pipe import cores
 from penstock.memory import current_limit
 from penstock.plan.steps import function_name
 from penstock.read import read_tfrecords
-from penstock.read.recognise import kind_of, open_any
+from penstock.read.recognise.formats import kind_of, open_any
 from penstock.sources.sql.source import SqlSource
 from penstock.sources.storage import files as storage
 from penstock.write.columns import stored_kind

@@ -1,7 +1,7 @@
 """`penstock pack`: any readable dataset into training-ready shards.
 
 Covers: the command's options, its progress bar and its report.
-Does not cover: choosing a reader (read/recognise.py), writing (penstock.write).
+Does not cover: choosing a reader (read/recognise/formats.py), writing (penstock.write).
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Pace:
 
 def _opened(src: str, size: int | None, *, keep: bool) -> Dataset:
     """The source; pictures inside tar files stay bytes if nothing else is asked of them."""
-    from penstock.read.recognise import kind_of, open_any
+    from penstock.read.recognise.formats import kind_of, open_any
 
     options: dict[str, Any] = {"decode": _STORED} if keep and kind_of(src) in ("tar", "tgz") else {}
     return open_any(src, size=size, **options)

@@ -116,7 +116,7 @@ def example_of(
 def _from_data(path: str, target: str | None) -> tuple[Any, Any]:
     import numpy as np
 
-    from penstock.read.recognise import open_any
+    from penstock.read.recognise.formats import open_any
 
     stream = iter(open_any(path).batch(ROWS))
     first = next(stream, None)

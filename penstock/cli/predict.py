@@ -62,7 +62,7 @@ def predict(
             f"--out must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}, not {out.suffix or out.name}."
         )
     check_there(data)
-    from penstock.read.recognise import open_any
+    from penstock.read.recognise.formats import open_any
     from penstock.train.recipe import recipe_of_model
 
     open_any(data, query=query)  # what is not there, or not understood, is reported before a framework is loaded

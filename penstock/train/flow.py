@@ -115,7 +115,7 @@ def raw_batches(data: str, recipe: DataRecipe, *, query: str | None, batch: int)
 
 def _kind(data: str, recipe: DataRecipe) -> str:
     """Data to predict may be of another format than the training data, as long as it has the columns."""
-    from penstock.read.recognise import kind_of
+    from penstock.read.recognise.formats import kind_of
     from penstock.train.inspect import TABLES
 
     kind = kind_of(data)

@@ -1,7 +1,7 @@
 """The first look at the data: how it is read, which columns there are, what is learned from what.
 
 Covers: opening any data so that rows are dicts of columns or pairs, and reading no more columns than needed.
-Does not cover: recognising formats (read/recognise.py), judging columns (roles.py).
+Does not cover: recognising formats (read/recognise/formats.py), judging columns (roles.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.core.schema import Field
 from penstock.core.source import Source
 from penstock.core.tree import flatten
 from penstock.dataset import Dataset
-from penstock.read.recognise import kind_of, open_any
+from penstock.read.recognise.formats import kind_of, open_any
 from penstock.train.roles import TIME, Role, Roles, choose_target, find_roles
 
 LOOKED_AT = 512

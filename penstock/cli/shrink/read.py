@@ -20,7 +20,7 @@ from typing import Any
 from penstock.compress.data import Batches
 from penstock.compress.files import KERAS_FILES
 from penstock.core.errors import InvalidInput
-from penstock.read.recognise import kind_of
+from penstock.read.recognise.formats import kind_of
 from penstock.train.config import Config, read_config
 from penstock.train.flow import prepare, streams
 from penstock.train.recipe import DataRecipe, recipe_of_model

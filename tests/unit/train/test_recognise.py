@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.core.errors import InvalidInput
-from penstock.read.recognise import kind_of, open_any
+from penstock.read.recognise.formats import kind_of, open_any
 from penstock.sources.tfrecord.write import encode_example, write_records
 
 

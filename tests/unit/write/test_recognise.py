@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.errors import InvalidInput, NotFound
-from penstock.read.recognise import kind_of, open_any
+from penstock.read.recognise.formats import kind_of, open_any
 from tests.contract.chains import elements
 
 

@@ -20,7 +20,7 @@ from penstock.cli.main import app
 from penstock.core.errors import DataError, InvalidInput
 from penstock.dataset import Dataset
 from penstock.read import from_tensor_slices, read_parquet, read_tfrecords
-from penstock.read.recognise import kind_of, open_any
+from penstock.read.recognise.formats import kind_of, open_any
 from penstock.read.webdataset import read_webdataset
 from penstock.write.formats import SUFFIX
 from tests.contract.chains import elements

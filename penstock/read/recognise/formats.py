@@ -1,7 +1,7 @@
 """Open a dataset by looking at it: by scheme, by suffix, by what a folder holds, by a file's first bytes.
 
 Covers: `open_any`, for commands that are given a path or address and nothing else.
-Does not cover: reading (the other files of this folder), which table of a database (recognise_sql.py).
+Does not cover: reading (the files beside this folder), which table of a database (tables.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.read.hdf5 import read_hdf5
 from penstock.read.images import read_images
 from penstock.read.json import read_json
 from penstock.read.parquet import read_parquet
-from penstock.read.recognise_sql import database_of, open_database
+from penstock.read.recognise.tables import database_of, open_database
 from penstock.read.text import read_text
 from penstock.read.tfrecord import read_tfrecords
 from penstock.read.webdataset import read_webdataset
