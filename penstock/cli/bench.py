@@ -52,7 +52,7 @@ def bench(
     from penstock.bench.plot import check_plot, write_plot
     from penstock.bench.run import bench as run_bench
     from penstock.bench.verdict import judge
-    from penstock.core.user_code import load_function
+    from penstock.core.user.code import load_function
 
     if plot is not None:
         check_plot(plot)

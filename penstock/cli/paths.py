@@ -1,7 +1,7 @@
 """Paths on the command line, checked before anything large is loaded.
 
 Covers: whether data is there, whether module.py:function names a file.
-Does not cover: what the data is (read/recognise/formats.py), running the file (core/user_code.py).
+Does not cover: what the data is (read/recognise/formats.py), running the file (core/user/code.py).
 """
 
 from __future__ import annotations

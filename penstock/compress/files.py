@@ -16,7 +16,7 @@ import numpy as np
 from penstock.compress.data import Inputs, arrays
 from penstock.compress.framework import framework_of
 from penstock.core.errors import BadData, InvalidInput, NotFound, PenstockError
-from penstock.core.user_code import function_of, load_module
+from penstock.core.user.code import function_of, load_module
 
 KERAS_FILES = (".keras", ".h5")
 

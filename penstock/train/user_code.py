@@ -1,7 +1,7 @@
 """A function out of a user's Python file, called with what it asks for.
 
 Covers: `module.py:build` and `module.py:callbacks`, whose parameters are found by name.
-Does not cover: loading it (core/user_code.py), what is done with what it returns.
+Does not cover: loading it (core/user/code.py), what is done with what it returns.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.core.errors import InvalidInput, PenstockError
-from penstock.core.user_code import load_function
+from penstock.core.user.code import load_function
 
 __all__ = ["call_user", "load_function"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.core.errors import InvalidInput, NotFound
-from penstock.core.user_code import load_function
+from penstock.core.user.code import load_function
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from penstock.core.errors import DiskTooSmall, Stopped
 from penstock.core.sizes import parse_size
 from penstock.core.source import UnitSource
-from penstock.core.user_folder import user_folder
+from penstock.core.user.folder import user_folder
 from penstock.engine.cache.folder import CacheFolder, Entry
 from penstock.engine.cache.key import cache_key
 from penstock.engine.cache.source import CachedUnits

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core.errors import InvalidInput, NotFound, PenstockError
-from penstock.core.user_code import in_one_line, load_function
+from penstock.core.user.code import in_one_line, load_function
 from penstock.guard.forecast.subject import Maker
 
 

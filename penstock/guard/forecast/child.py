@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core.errors import InvalidInput, PenstockError
-from penstock.core.user_code import in_one_line
+from penstock.core.user.code import in_one_line
 from penstock.guard.forecast.curve import STEPS, Means, Tried, next_rows
 from penstock.guard.forecast.peak import Peak, held_nbytes
 from penstock.guard.forecast.result import Setting

@@ -1,7 +1,7 @@
 """Which table of a database is meant, where nobody wrote a query.
 
 Covers: addresses and files of databases, the only table of one, its key.
-Does not cover: reading (sql.py), drivers (sources/sql/connect.py).
+Does not cover: reading (read/sql.py), drivers (sources/sql/connect.py).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import BinaryIO, cast
 
 from penstock.core.durable import replace_durably
 from penstock.core.errors import DataError, PenstockError
-from penstock.core.user_folder import user_folder
+from penstock.core.user.folder import user_folder
 
 KEPT_DAYS = 30
 """An index that nothing has opened for so long is removed."""

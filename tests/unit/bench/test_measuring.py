@@ -16,7 +16,7 @@ from penstock.bench.chain import BenchPlan
 from penstock.bench.measure import from_storage, nbytes_of_batch, steady_flow, synthetic
 from penstock.bench.sample import SampledRows, SampledUnits, subject_of
 from penstock.core.errors import InvalidInput, NotFound
-from penstock.core.user_code import load_function
+from penstock.core.user.code import load_function
 from penstock.engine.pipe import pipe
 from penstock.read import read_csv, read_images
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from penstock.core.errors import InvalidInput, NotFound
-from penstock.core.user_code import in_one_line, load_function
+from penstock.core.user.code import in_one_line, load_function
 from penstock.guard.forecast.build import call_build, split_name, unpacked
 from penstock.guard.forecast.child import measure
 from penstock.guard.forecast.curve import MOST_ROWS, Curve, Means, Tried, next_rows, scaled
