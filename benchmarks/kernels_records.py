@@ -35,7 +35,7 @@ def stretch(records: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarra
 
 def framed(columns: Columns) -> list[bytes]:
     """Every row as a framed Example."""
-    from penstock.native.example_write import encode_block
+    from penstock.native.example.write import encode_block
 
     made = encode_block(columns)
     assert made is not None
@@ -100,7 +100,7 @@ def parse_pair(records: Sequence[bytes], specs: Mapping[str, int]) -> Pair:
     from oldpenstock.sources import tfrecord_kernel as numba_tfrecord
     from oldpenstock.sources.crc32c import byte_array
 
-    from penstock.native import example
+    from penstock.native.example import read as example
 
     buf, offsets, lengths = stretch(records)
     rows, at = len(records), {BYTES: 0, FLOAT: 0, INTEGER: 0}
@@ -137,7 +137,7 @@ def lists_pair(floats: bool) -> Pair:
     from oldpenstock.sources.crc32c import byte_array
 
     from penstock.core.wire_format import delimited, varint
-    from penstock.native import example_lists
+    from penstock.native.example import lists
 
     rng = np.random.default_rng(0)
     packed = []
@@ -157,9 +157,9 @@ def lists_pair(floats: bool) -> Pair:
         return out
 
     def new() -> Any:
-        counts = example_lists.count_values(buf, spans, kind)
+        counts = lists.count_values(buf, spans, kind)
         offsets = np.concatenate([[0], np.cumsum(counts)])
-        return (example_lists.write_floats if floats else example_lists.write_ints)(buf, spans, offsets)
+        return (lists.write_floats if floats else lists.write_ints)(buf, spans, offsets)
 
     assert np.array_equal(new(), old())
     return new, old
@@ -169,7 +169,7 @@ def write_pair(columns: Columns) -> Pair:
     """Rows to framed records, each a bytes object."""
     from oldpenstock.write.example_kernel import encode_block as numba_encode
 
-    from penstock.native.example_write import encode_block
+    from penstock.native.example.write import encode_block
 
     assert encode_block(columns) == numba_encode(columns)
     return lambda: encode_block(columns), lambda: numba_encode(columns)

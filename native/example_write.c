@@ -1,6 +1,6 @@
 /* example_write.c: whole blocks as framed tf.train.Example records.
    Covers: lengths, tags and both checksums; columns come as payloads (float bytes, varints, text) with offsets.
-   Does not cover: making payloads of anything but integers (penstock/native/example_write.py).
+   Does not cover: making payloads of anything but integers (penstock/native/example/write.py).
 
    A record is Example{1: Features}, and Features is one entry for each column: {1: {1: key, 2: Feature}}. First the
    size of each record is summed up over the columns, so that each record's place is known; then record after record is

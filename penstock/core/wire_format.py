@@ -1,7 +1,7 @@
 """Writing the protocol buffer wire format, as far as records and summaries need it.
 
 Covers: variable-length numbers and length-delimited fields.
-Does not cover: reading it (native/example.py), what the fields mean.
+Does not cover: reading it (native/example/read.py), what the fields mean.
 """
 
 from __future__ import annotations

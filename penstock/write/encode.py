@@ -20,7 +20,7 @@ import numpy as np
 from penstock.core.block import column_nbytes, to_numpy
 from penstock.core.errors import DataError, InvalidInput
 from penstock.core.schema import OBJECT
-from penstock.native.example_write import encode_block
+from penstock.native.example.write import encode_block
 from penstock.sources.tfrecord.write import encode_example, frame
 from penstock.write.columns import has_pixels, has_stored, named, stored_kind
 

@@ -1,7 +1,7 @@
 """From a buffer of TFRecord frames to a block: Example and SequenceExample records parsed in bulk.
 
 Covers: `ExampleParser`: the plan for the kernel, defaults, dtypes, `(x, y)`, images, reporting damaged records.
-Does not cover: the kernel (native/example.py), lists and bytes (lists.py), files.
+Does not cover: the kernel (native/example/read.py), lists and bytes (lists.py), files.
 
 With `label`, samples are `(x, y)`, named as tables name them (sources/tables/blocks.py): x is one float32 matrix when
 all other features are numbers, the feature itself when there is one, and a dict of features otherwise.
@@ -20,7 +20,8 @@ from penstock.core.errors import BadData, InvalidInput, NotFound
 from penstock.core.schema import Field, Schema
 from penstock.core.source import NEW_MEMORY, Buffers, OnError
 from penstock.core.tree import Tree
-from penstock.native import example, tfrecord
+from penstock.native import tfrecord
+from penstock.native.example import read as example
 from penstock.sources.images.column import Pictures
 from penstock.sources.tfrecord.features import FLOAT, INT, KIND_NAMES, Feature
 from penstock.sources.tfrecord.lists import list_column, narrowed, single_places

@@ -1,7 +1,7 @@
 """Columns of features that were only located: bytes, text, raw arrays, lists and the steps of sequences.
 
 Covers: from spans in a buffer to Arrow and NumPy columns, and which rows could not be read.
-Does not cover: locating the features (native/example.py), images (columns.py).
+Does not cover: locating the features (native/example/read.py), images (columns.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from penstock.core.arrow_numbers import arrow_of
 from penstock.core.block import Column
 from penstock.core.schema import OBJECT
-from penstock.native import example_lists as kernel
+from penstock.native.example import lists as kernel
 from penstock.sources.tfrecord.features import BYTES, FLOAT, Feature
 
 Damage = Callable[[int, str], None]

@@ -11,9 +11,11 @@ import pytest
 
 from penstock.core.errors import InvalidInput
 from penstock.core.wire_format import delimited, varint
-from penstock.native import example, example_lists, tfrecord
+from penstock.native import tfrecord
 from penstock.native.crc32c import crc32c, crc32c_of_stretches, masked_crc32c
-from penstock.native.example_write import encode_block
+from penstock.native.example import lists
+from penstock.native.example import read as example
+from penstock.native.example.write import encode_block
 from penstock.native.library import forced
 from penstock.sources.tfrecord.write import encode_example, encode_sequence_example, frame
 from tests.unit.native.guarded import guarded
@@ -150,14 +152,14 @@ def test_examples_become_rows(side: str) -> None:
     assert not out.codes.any()
     assert np.array_equal(out.floats.reshape(-1, 4), np.stack([i, 0 * i + 0.5, 0 * i - 1, i * 1000], 1).astype("f4"))
     assert np.array_equal(out.ints.reshape(-1, 2), np.stack([i, -i], 1))
-    texts = example_lists.locate_bytes(buf, out.spans[:, 0], np.arange(40))
+    texts = lists.locate_bytes(buf, out.spans[:, 0], np.arange(40))
     assert [bytes(buf[s : s + n]) for s, n in texts] == [b"text" * k for k in i]
     assert (out.spans[:, 1, 0] >= 0).tolist() == (i % 2 == 1).tolist()
-    counts, codes = example_lists.count_steps(buf, out.spans[:, 1], INT)
+    counts, codes = lists.count_steps(buf, out.spans[:, 1], INT)
     assert not codes.any() and counts.tolist() == [3 if k % 2 else 0 for k in i]
-    steps = example_lists.locate_steps(buf, out.spans[:, 1], np.concatenate([[0], np.cumsum(counts)]))
-    sizes = example_lists.count_values(buf, steps, INT)
-    values = example_lists.write_ints(buf, steps, np.concatenate([[0], np.cumsum(sizes)]))
+    steps = lists.locate_steps(buf, out.spans[:, 1], np.concatenate([[0], np.cumsum(counts)]))
+    sizes = lists.count_values(buf, steps, INT)
+    values = lists.write_ints(buf, steps, np.concatenate([[0], np.cumsum(sizes)]))
     assert values.tolist() == [v for k in i if k % 2 for v in (k, k, 2)]
 
 
@@ -212,12 +214,12 @@ def test_damaged_records_are_refused_and_never_left(side: str) -> None:
                 assert out.floats[4 * i : 4 * i + 4].tobytes() == alone.floats.tobytes()
                 assert out.ints[2 * i : 2 * i + 2].tobytes() == alone.ints.tobytes()
         for kind in (BYTES, FLOAT, INT):
-            counts = np.maximum(example_lists.count_values(buf, out.spans[:, 0], kind), 0)
+            counts = np.maximum(lists.count_values(buf, out.spans[:, 0], kind), 0)
             offsets = np.concatenate([[0], np.cumsum(counts)])
             write = {
-                BYTES: example_lists.locate_bytes,
-                FLOAT: example_lists.write_floats,
-                INT: example_lists.write_ints,
+                BYTES: lists.locate_bytes,
+                FLOAT: lists.write_floats,
+                INT: lists.write_ints,
             }
             assert len(write[kind](buf, out.spans[:, 0], offsets)) == offsets[-1]
     assert {tfrecord.OK, tfrecord.BAD_WIRE, tfrecord.MISSING, tfrecord.WRONG_COUNT} <= seen
@@ -226,13 +228,13 @@ def test_damaged_records_are_refused_and_never_left(side: str) -> None:
 @pytest.mark.parametrize("pair", [(0, 2**62), (2**62, 1), (5, 6), (3, -2)])
 def test_lists_outside_of_the_buffer_are_damaged(pair: tuple[int, int]) -> None:
     buf, spans = guarded(bytes(10)), np.array([pair])
-    assert example_lists.count_values(buf, spans, INT).tolist() == [-1]
-    assert example_lists.count_steps(buf, spans, INT)[1].tolist() == [tfrecord.BAD_WIRE]
-    for write in (example_lists.write_floats, example_lists.write_ints, example_lists.locate_bytes):
+    assert lists.count_values(buf, spans, INT).tolist() == [-1]
+    assert lists.count_steps(buf, spans, INT)[1].tolist() == [tfrecord.BAD_WIRE]
+    for write in (lists.write_floats, lists.write_ints, lists.locate_bytes):
         with pytest.raises(InvalidInput):
             write(buf, spans, np.array([0, 1]))
     with pytest.raises(InvalidInput):
-        example_lists.gather_bytes(buf, spans, np.array([0]), np.zeros(100, np.uint8))
+        lists.gather_bytes(buf, spans, np.array([0]), np.zeros(100, np.uint8))
 
 
 def test_a_plan_that_does_not_fit_the_arrays_is_refused() -> None:

@@ -12,8 +12,8 @@ import keras
 import torch
 
 from penstock.core.errors import InvalidInput
-from penstock.guard.keras.parts import Program, Values
 from penstock.guard.keras.backends.torch_units import KerasUnits, in_pieces
+from penstock.guard.keras.parts import Program, Values
 from penstock.guard.ranks.agree import Ranks
 from penstock.guard.recovery.undo.roll_forward import roll_forward
 from penstock.guard.torch.parts import to_torch

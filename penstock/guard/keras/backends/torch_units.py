@@ -1,7 +1,7 @@
 """One optimizer step of Keras on torch in units: some variables, or a slice of one.
 
 Covers: Keras' own optimizers, which treat variables (or elements) apart from each other.
-Does not cover: how units are taken to the end (guard/recovery/undo/roll_forward.py), other optimizers (backends/torch.py).
+Does not cover: how units are taken to the end (guard/recovery/undo/roll_forward.py), other optimizers (torch.py).
 
 A unit is stepped by `optimizer.apply` with the unit's variables alone. A sliced variable and its slots point at views
 for that moment. What belongs to the step as a whole (iterations, Nadam's product) is put back before each unit, so that

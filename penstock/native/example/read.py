@@ -1,7 +1,7 @@
 """tf.train.Example and SequenceExample records straight into arrays.
 
 Covers: what to take out of a record (`Plan`), where it goes (`Output`), parsing in bulk (native/example.c).
-Does not cover: values of features of varying length (example_lists.py), what features become (sources/tfrecord/).
+Does not cover: values of features of varying length (lists.py), what features become (sources/tfrecord/).
 """
 
 from __future__ import annotations
