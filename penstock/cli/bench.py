@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.paths import check_there
+from penstock.cli.arguments.paths import check_there
 
 
 def bench(

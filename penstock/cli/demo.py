@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.backend import default_backend
+from penstock.cli.arguments.backend import default_backend
 from penstock.cli.train import start
 from penstock.core.errors import PenstockError
 from penstock.core.sizes import parse_size, size

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from penstock.cli.paths import check_there
+from penstock.cli.arguments.paths import check_there
 from penstock.core.errors import InvalidInput
 from penstock.core.sizes import size as written_size
 

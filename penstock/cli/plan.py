@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.backend import default_backend
-from penstock.cli.paths import check_code, check_there
+from penstock.cli.arguments.backend import default_backend
+from penstock.cli.arguments.paths import check_code, check_there
 from penstock.core.errors import InvalidInput
 from penstock.core.events import Event, events
 from penstock.core.sizes import parse_size

@@ -12,8 +12,8 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.backend import default_backend
-from penstock.cli.paths import check_there
+from penstock.cli.arguments.backend import default_backend
+from penstock.cli.arguments.paths import check_there
 from penstock.cli.quiet_stderr import quiet_stderr
 from penstock.core.errors import InvalidInput, MissingExtra, NotFound
 from penstock.memory.limits import limit

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.backend import default_backend
-from penstock.cli.paths import check_there
+from penstock.cli.arguments.backend import default_backend
+from penstock.cli.arguments.paths import check_there
 from penstock.core.errors import InvalidInput
 from penstock.train.config import (
     Config,

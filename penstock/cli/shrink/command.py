@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.backend import default_backend
-from penstock.cli.paths import check_there
+from penstock.cli.arguments.backend import default_backend
+from penstock.cli.arguments.paths import check_there
 from penstock.cli.quiet_stderr import quiet_stderr
 from penstock.core.errors import MissingExtra, NotFound, PenstockError
 from penstock.core.sizes import parse_size

@@ -1,7 +1,7 @@
 """Open a dataset by looking at it: by scheme, by suffix, by what a folder holds, by a file's first bytes.
 
 Covers: `open_any`, for commands that are given a path or address and nothing else.
-Does not cover: reading (the files beside this folder), which table of a database (tables.py).
+Does not cover: reading (the other files of read/), which table of a database (tables.py).
 """
 
 from __future__ import annotations

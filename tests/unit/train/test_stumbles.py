@@ -11,7 +11,7 @@ import pytest
 
 from penstock.bench.verdict import _bottleneck
 from penstock.cli import predict as predict_command
-from penstock.cli.backend import default_backend
+from penstock.cli.arguments.backend import default_backend
 from penstock.cli.train import _failed_early, _refuse_used
 from penstock.core.errors import InvalidInput, TooManyErrors
 from penstock.core.events import events
