@@ -18,7 +18,6 @@ from penstock.core.errors import InvalidInput, PositionError
 from penstock.core.schema import Schema, schema_of
 from penstock.core.sizes import Size
 from penstock.core.world import find_world
-from penstock.engine.alone import as_only_rank
 from penstock.engine.build import Builder
 from penstock.engine.explain import explain
 from penstock.engine.mixing import ShuffleQuality
@@ -26,6 +25,7 @@ from penstock.engine.pipe import pipe
 from penstock.engine.prepare.columns import prepared_schema
 from penstock.engine.quality import shuffle_quality, tell
 from penstock.engine.run import Run, StreamIterator
+from penstock.engine.single_rank import as_only_rank
 from penstock.engine.streams.stream import Stream
 from penstock.feed.epochs import EpochNumbers
 from penstock.order.elastic import merge

@@ -25,10 +25,10 @@ from penstock.engine.workers.placement import Places
 from penstock.engine.workers.threads import Pool
 from penstock.engine.workers.tune import Tuner
 from penstock.memory.arenas import share_arenas
+from penstock.memory.between_rows import set_watchdog
 from penstock.memory.budget import Budget
 from penstock.memory.limits import current_limit, current_reserve
 from penstock.memory.meter import Meter
-from penstock.memory.passing import watch_with
 from penstock.memory.watchdog import Rung, Watchdog, plan_budget, trim_allocator
 
 
@@ -89,7 +89,7 @@ class Pipe:
             watchdog = self._watchdog if self._count == 0 else None
             if watchdog is not None:
                 self._watchdog = None
-                watch_with(None)
+                set_watchdog(None)
         if watchdog is not None:
             watchdog.stop()
 
@@ -103,7 +103,7 @@ class Pipe:
             last_words=self._last_words,
         )
         watchdog.start()
-        watch_with(watchdog)
+        set_watchdog(watchdog)
         return watchdog
 
     def _look(self) -> None:

@@ -11,7 +11,7 @@ Bytes that are leased and not yet filled would make other memory look smaller th
 before the first lease, growth credits only leases that were out all along, and the reserve must cover the others.
 
 The thread needs the interpreter lock like any other. Where threads fill memory while holding that lock it comes late,
-so they look themselves as they pass by (passing.py, `look`). Samples come more often close to the limit and while
+so they check memory themselves between two rows (between_rows.py). Samples come more often close to the limit and while
 memory grows towards it; most are glances, which take three system calls.
 """
 

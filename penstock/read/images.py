@@ -1,7 +1,7 @@
 """`read_images`: folders, globs, lists and manifests of image files.
 
 Covers: checking the call and choosing how the files are found.
-Does not cover: finding (sources/listing/scan.py), reading and decoding (sources/images/source.py).
+Does not cover: finding (sources/listing/sample_files.py), reading and decoding (sources/images/source.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.sources.images.decode import MAX_PIXELS, Crop, ImageOptions, Mode
 from penstock.sources.images.manifest import list_manifest
 from penstock.sources.images.source import SUFFIXES, ImageSource, LabelFunction
 from penstock.sources.listing.packed_names import PathIndex
-from penstock.sources.listing.scan import FileRules, list_files
+from penstock.sources.listing.sample_files import FileRules, list_files
 from penstock.sources.storage import files as storage
 
 Labels = Literal["folder"] | LabelFunction | None

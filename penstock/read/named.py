@@ -13,8 +13,8 @@ from typing import Any, Literal
 from penstock.core.errors import InvalidInput
 from penstock.core.source import OnError
 from penstock.dataset import Dataset
-from penstock.sources.listing.scan import FileRules
-from penstock.sources.listing.scan import list_files as scan_files
+from penstock.sources.listing.sample_files import FileRules
+from penstock.sources.listing.sample_files import list_files as scan_files
 from penstock.sources.named import FileNames, Items
 from penstock.sources.ray_data import RaySource
 from penstock.sources.storage import files as storage

@@ -16,7 +16,7 @@ LINKS = 60_000
 # In a process of its own, so that memory is that of the listing alone.
 LIST = """
 import os, sys, time
-from penstock.sources.listing.scan import FileRules, list_files
+from penstock.sources.listing.sample_files import FileRules, list_files
 
 rules = FileRules((".jpg",))
 list_files(sys.argv[2], rules)  # imports and warms up

@@ -18,7 +18,7 @@ from s3_gate import Gate, gated
 
 from penstock.core.errors import DataError, NotFound
 from penstock.sources.listing import remote_walk
-from penstock.sources.listing.scan import FileRules, list_files
+from penstock.sources.listing.sample_files import FileRules, list_files
 from penstock.sources.storage import files as storage
 from penstock.sources.storage import remote
 
@@ -200,7 +200,7 @@ def test_images_in_a_bucket(gate, tmp_path, monkeypatch):
 
     from penstock.sources.images.decode import ImageOptions
     from penstock.sources.images.source import SUFFIXES, ImageSource
-    from penstock.sources.listing.scan import FileRules, list_files
+    from penstock.sources.listing.sample_files import FileRules, list_files
 
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
     fs = s3fs.S3FileSystem()

@@ -18,7 +18,7 @@ import pytest
 from penstock.core.errors import NotFound
 from penstock.sources.listing import remote_page, remote_walk
 from penstock.sources.listing.packed_names import PathIndex
-from penstock.sources.listing.scan import FileRules, list_files
+from penstock.sources.listing.sample_files import FileRules, list_files
 from penstock.sources.storage import files as storage
 from penstock.sources.storage import remote
 

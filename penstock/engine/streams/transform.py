@@ -19,7 +19,7 @@ from penstock.core.schema import OBJECT
 from penstock.core.source import NEW_MEMORY, Buffers
 from penstock.core.tree import Tree, flatten, unflatten
 from penstock.engine.prepare.finish import prepared
-from penstock.memory.passing import pass_by
+from penstock.memory.between_rows import check_memory
 from penstock.order.permutation import Key, generator
 from penstock.plan.prepare import Augment, Mixup, Prepare
 from penstock.plan.steps import Filter, Map, MapBatches, Step, function_name
@@ -94,7 +94,7 @@ def keep_batch(step: Filter, batch: Block, key: Key) -> bool:
 
 
 def _map_block(function: Callable[..., Any], block: Block, key: Key) -> Block:
-    pass_by()
+    check_memory()
     # Told only if it is needed: some sources read a whole range again to find where a row was.
     result = _called(function, block.tree, _shown(block), key, lambda: f"a block that starts at {block.where(0)}")
     tree, leaves = flatten(result)
@@ -114,7 +114,7 @@ def _map_samples(step: Map, block: Block, key: Key) -> Block:
     kept: list[int] = []
     tree: Tree = block.tree
     for row in range(block.nrows):
-        pass_by()
+        check_memory()
         try:
             result = _call_row(step.function, block, row, key)
         except MapError as error:
@@ -145,7 +145,7 @@ def _map_samples(step: Map, block: Block, key: Key) -> Block:
 def _filter_samples(step: Filter, block: Block, key: Key) -> Block:
     keep = []
     for row in range(block.nrows):
-        pass_by()
+        check_memory()
         if _call_row(step.function, block, row, key):
             keep.append(row)
     return block if len(keep) == block.nrows else block.take(np.array(keep, dtype=np.int64))

@@ -23,9 +23,9 @@ from penstock.guard.keras import parts as keras_model
 from penstock.guard.keras import save as keras_save
 from penstock.guard.keras.files import RunFiles
 from penstock.guard.keras.predict import evaluate_with
+from penstock.guard.keras.ranks import Together
 from penstock.guard.keras.remat import Remat
 from penstock.guard.keras.step import EvalStep, Logs, TrainStep, as_floats, make_backend
-from penstock.guard.keras.together import Together
 from penstock.guard.progress import Progress
 from penstock.guard.ranks.agree import find_ranks
 from penstock.guard.ranks.in_step import NO_ROWS, InStep

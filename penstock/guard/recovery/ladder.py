@@ -1,10 +1,10 @@
 """What to do after memory ran out, and when to try a larger size again.
 
 Covers: the ladder as pure functions: facts in, the next micro-batch (or the verdict) out.
-Does not cover: catching the error (step.py), measuring small parts (look.py).
+Does not cover: catching the error (step.py), measuring small parts (measure_rows.py).
 
 Down. A try of thousands of rows costs as much when it fails as when it works, so little is found out by trying. Where
-nothing is known, two small parts are measured first (`sizes_to_look_at`, `learn`): the line through them
+nothing is known, two small parts are measured first (`sizes_to_measure`, `learn`): the line through them
 (peak = base + per_sample * rows) says what fits. A failure corrects a line, a forecast's too: the real slope is at
 least (limit - base) / rows. Near the limit, that is where this size or one close to it has worked before, steps are of
 0.9. Only where nothing can be measured, or the line was wrong twice, is the size halved. An allocation that asked for
@@ -34,10 +34,10 @@ SIZELESS = 3
 """Tries for a phase whose memory hardly depends on the micro-batch."""
 JUMP = 8
 """Divides the size when an allocation that does not depend on it failed."""
-LOOK = 64
-"""Divides the size that failed, for a first look at what a row takes: all looks take a twelfth of the batch."""
-LOOK_ROWS = 32
-"""Below so many rows halving ends as soon as looking does."""
+MEASURED_SHARE = 64
+"""Divides the size that failed, to measure what a row takes: all measured parts together take a twelfth of the batch."""
+LEAST_MEASURED_ROWS = 32
+"""Below so many rows halving ends as soon as measuring does."""
 TRUST = 2
 """Failures in a row after which a line is not believed any more."""
 MARGIN = 0.97
@@ -141,17 +141,17 @@ def resize(ladder: Ladder, batch: int) -> Ladder:
     return replace(ladder, batch=batch, micro=micro)
 
 
-def sizes_to_look_at(ladder: Ladder, failure: Failure) -> tuple[int, ...]:
+def sizes_to_measure(ladder: Ladder, failure: Failure) -> tuple[int, ...]:
     """Rows of small parts whose memory should be measured before the next try; empty if that would tell nothing new."""
     known = ladder.line is not None or ladder.worked > 0
-    if known or failure.phase not in ("forward", "backward") or failure.rows < LOOK_ROWS:
+    if known or failure.phase not in ("forward", "backward") or failure.rows < LEAST_MEASURED_ROWS:
         return ()
-    rows = max(2, failure.rows // LOOK)
+    rows = max(2, failure.rows // MEASURED_SHARE)
     return rows, 2 * rows
 
 
 def learn(ladder: Ladder, small: tuple[int, int], large: tuple[int, int], *, used: int, free: int) -> Ladder:
-    """The line through two looks, each its rows and its peak above the `used` bytes; as before if it does not rise."""
+    """The line through two measured parts, each its rows and its peak above the `used` bytes; as before if it does not rise."""
     per_sample = (large[1] - small[1]) / (large[0] - small[0])
     if per_sample <= 0:
         return ladder
@@ -159,9 +159,11 @@ def learn(ladder: Ladder, small: tuple[int, int], large: tuple[int, int], *, use
     return replace(ladder, line=line, limit=used + free)
 
 
-def after_failed_look(ladder: Ladder, failure: Failure, look: Failure) -> Ladder:
+def after_failed_measurement(ladder: Ladder, failure: Failure, measured: Failure) -> Ladder:
     """Even a small part failed: what it asked for is remembered, and larger ones need not be tried."""
-    ladder = replace(ladder, asked=failure.asked_nbytes, asked_rows=failure.rows, micro=min(ladder.micro, look.rows))
+    ladder = replace(
+        ladder, asked=failure.asked_nbytes, asked_rows=failure.rows, micro=min(ladder.micro, measured.rows)
+    )
     return replace(ladder, failures=ladder.failures + 1)
 
 

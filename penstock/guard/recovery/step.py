@@ -23,7 +23,7 @@ from penstock.guard.recovery import ladder as recover
 from penstock.guard.recovery.classify import classify
 from penstock.guard.recovery.free_memory import memory_is_short, release
 from penstock.guard.recovery.ladder import Allowed, Decision, Failure, Ladder, Phase
-from penstock.guard.recovery.look import Look, look
+from penstock.guard.recovery.measure_rows import RowPeaks, measure_rows
 from penstock.guard.recovery.microbatch import Part, count_rows, split
 from penstock.memory.meter import Meter
 
@@ -110,7 +110,7 @@ class Control:
             # Here the failed frames are gone, and with them the tensors that the exception pinned.
             stepper.free()
             release(thorough=ladder.repeats > 1)
-            ladder = self._step_down(stepper, self._look(stepper, batch, failure))
+            ladder = self._step_down(stepper, self._measure_rows(stepper, batch, failure))
         self.ladder, growth = recover.after_success(ladder, _largest(parts) or ladder.micro)
         if growth is not None:
             self._tell("guard.larger", growth)
@@ -125,16 +125,16 @@ class Control:
             self._changed()
         return self.ladder
 
-    def _look(self, stepper: Stepper, batch: Any, failure: Failure) -> Failure:
+    def _measure_rows(self, stepper: Stepper, batch: Any, failure: Failure) -> Failure:
         """Learn what a row takes where nothing is known yet; returns the failure to go on from."""
         assert self.ladder is not None
-        while self.rows and stepper.measurable and (sizes := recover.sizes_to_look_at(self.ladder, failure)):
-            found = _looked(stepper, batch, sizes)
+        while self.rows and stepper.measurable and (sizes := recover.sizes_to_measure(self.ladder, failure)):
+            found = _measured(stepper, batch, sizes)
             stepper.free()
             release(thorough=False)
             if isinstance(found, Failure):
                 events.emit("guard.oom", self.who, phase=found.phase, rows=found.rows, text=found.text)
-                self.ladder, failure = recover.after_failed_look(self.ladder, failure, found), found
+                self.ladder, failure = recover.after_failed_measurement(self.ladder, failure, found), found
                 continue
             self.ladder = recover.learn(self.ladder, found.small, found.large, used=found.used, free=found.free)
             events.emit("guard.measured", self.who, small=found.small, large=found.large, free=found.free)
@@ -197,10 +197,10 @@ def attempt(stepper: Stepper, parts: Sequence[Part], ranks: Ranks, wish: bool = 
     return None, wished > 0
 
 
-def _looked(stepper: Stepper, batch: Any, sizes: tuple[int, ...]) -> Look | Failure:
+def _measured(stepper: Stepper, batch: Any, sizes: tuple[int, ...]) -> RowPeaks | Failure:
     """What small parts take, or that not even they fit."""
     try:
-        return look(stepper, batch, sizes)
+        return measure_rows(stepper, batch, sizes)
     except BaseException as error:
         failure = _failure(stepper, error, max(sizes))
         if failure is None:

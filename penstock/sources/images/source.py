@@ -1,7 +1,7 @@
 """Image files as rows: every image can be fetched for itself.
 
 Covers: reading files' bytes, decoding them into blocks or batch slots, their labels.
-Does not cover: which files there are (sources/listing/scan.py, manifest.py), pixels (decode.py).
+Does not cover: which files there are (sources/listing/sample_files.py, manifest.py), pixels (decode.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The packed list of a dataset's files: names on disk, a few bytes a sample in memory.
 
 Covers: writing, opening and asking the index of names and labels.
-Does not cover: finding the files (scan.py), reading them (sources/images/source.py).
+Does not cover: finding the files (sample_files.py), reading them (sources/images/source.py).
 
 Names are kept in runs of 1,024, each padded to its longest name, so that row i is found by arithmetic: no offset, no
 Python object and no search a sample. The file is mapped, never read whole:

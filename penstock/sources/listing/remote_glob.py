@@ -1,7 +1,7 @@
 """Globs over remote folders, matched name by name while folders are listed.
 
 Covers: which names of a folder match, which folders may hold matches, what all matches begin with.
-Does not cover: listing (remote_walk.py), local globs (scan.py).
+Does not cover: listing (remote_walk.py), local globs (sample_files.py).
 
 "*", "?" and "[...]" stay within a name; "**" is any number of folders. Hidden names match as any other, as in fsspec.
 """
@@ -22,7 +22,7 @@ _WEB = re.compile(r"[*\[]")
 def split(url: str) -> tuple[str, Glob] | None:
     """The folder above a URL's first wildcard and what is wanted below; None if it has none, or cannot be walked.
 
-    Chained URLs name one file, and buckets are not listed: see find.py. On the web only "*" makes a pattern,
+    Chained URLs name one file, and buckets are not listed: see shard_files.py. On the web only "*" makes a pattern,
     for "?" begins what a URL asks for, and brackets may stand in it.
     """
     head, _, path = url.partition("://")

@@ -2,7 +2,7 @@
 
 Covers: names below a remote folder, folder by folder, each sorted, a few thousand at a time; S3 is asked page by page,
 and the folders to come are listed while the one at hand is used. A glob goes only where it may match.
-Does not cover: keeping the names (scan.py, find.py), patterns (remote_glob.py).
+Does not cover: keeping the names (sample_files.py, shard_files.py), patterns (remote_glob.py).
 
 Nothing here holds more than `AHEAD` folders of `PAGES` pages. The page that a web server shows is read in pieces
 (remote_page.py) and its names are sorted packed, on disk if they are many. Other stores are asked through

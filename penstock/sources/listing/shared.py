@@ -1,7 +1,7 @@
 """A remote store is listed once for all ranks on a host, which then also see the same files.
 
 Covers: which processes belong to one start of a job, one of them listing while the others wait, what they share.
-Does not cover: listing (remote_walk.py), keeping lists of local files, which have times to compare (scan.py).
+Does not cover: listing (remote_walk.py), keeping lists of local files, which have times to compare (sample_files.py).
 
 A list is shared by the ranks of one start only: a store does not tell whether anything has changed since. A launcher
 gives each start a port of its own, or a number of its job step, and is the parent of its ranks.

@@ -1,7 +1,7 @@
 """Names of files sorted without a Python object each.
 
 Covers: sorting more names than memory should hold, cutting a stream of names into lists of bounded length.
-Does not cover: finding the names (find.py, scan.py), keeping them (packed_names.py).
+Does not cover: finding the names (shard_files.py, sample_files.py), keeping them (packed_names.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Local folders and globs: every name that is wanted, without a Python object kept for any.
 
 Covers: one folder's names and subfolders, folders below a folder, what a glob means.
-Does not cover: what becomes of the names (find.py, scan.py), stores (remote_walk.py).
+Does not cover: what becomes of the names (shard_files.py, sample_files.py), stores (remote_walk.py).
 
 Names are bytes, as the file system has them. A folder that cannot be read is an error: its files would be missing
 without a word otherwise.

@@ -155,7 +155,7 @@ def test_damaged_files_are_skipped_where_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, held: int
 ) -> None:
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("penstock.sources.listing.find.HELD", held)
+    monkeypatch.setattr("penstock.sources.listing.shard_files.HELD", held)
     for i in range(4):
         if suffix == "npy":
             np.save(tmp_path / f"{i}.npy", np.arange(3) + 10 * i)

@@ -18,7 +18,7 @@ from penstock.core.errors import BadData, DataError, InvalidInput, NotFound
 from penstock.sources.images.manifest import list_manifest
 from penstock.sources.listing import packed_names as listing
 from penstock.sources.listing import scan
-from penstock.sources.listing.scan import FileRules, NameSorter, list_files
+from penstock.sources.listing.sample_files import FileRules, NameSorter, list_files
 from penstock.sources.storage.index_folder import cache_folder, clear_old, written
 
 RULES = FileRules((".jpg", ".png"))
@@ -247,7 +247,7 @@ def test_a_long_list_is_pickled_by_the_name_of_its_file(tmp_path):
 
 GROWTH = """
 import sys
-from penstock.sources.listing.scan import FileRules, list_files
+from penstock.sources.listing.sample_files import FileRules, list_files
 
 def anonymous():  # names that were looked at are pages of the mapped file: the kernel may drop them at any time
     lines = open("/proc/self/smaps_rollup").read().splitlines()

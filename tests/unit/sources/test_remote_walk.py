@@ -16,7 +16,7 @@ from penstock.core.errors import NotFound
 from penstock.sources.listing.packed_names import IndexWriter
 from penstock.sources.listing.remote_glob import Glob, split
 from penstock.sources.listing.remote_walk import walk
-from penstock.sources.listing.scan import FileRules, list_files
+from penstock.sources.listing.sample_files import FileRules, list_files
 
 CLASSES, EACH = 10, 100_000
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.errors import NotFound
-from penstock.sources.listing.scan import FileRules, list_files
+from penstock.sources.listing.sample_files import FileRules, list_files
 from penstock.sources.listing.walk import Folder, below, split_glob, visible
 from penstock.sources.storage import files as storage
 

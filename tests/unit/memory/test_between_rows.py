@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.core.errors import Stopped
+from penstock.memory.between_rows import check_memory, set_watchdog
 from penstock.memory.budget import Budget
 from penstock.memory.meter import Meter
-from penstock.memory.passing import pass_by, watch_with
 from penstock.memory.watchdog import MIN_DATA_NBYTES, Watchdog
 from tests.stand_ins import fresh_pages
 
@@ -31,20 +31,20 @@ class Watch:
 @pytest.fixture
 def watch() -> Iterator[Watch]:
     found = Watch()
-    watch_with(found)
+    set_watchdog(found)
     yield found
-    watch_with(None)
+    set_watchdog(None)
 
 
 def test_nothing_is_done_before_it_is_due(watch: Watch) -> None:
-    pass_by()
+    check_memory()
     assert watch.looks == 0
     watch.due_s = 0.0
-    pass_by()
+    check_memory()
     assert watch.looks == 1
     watch.gave_up = True
     with pytest.raises(Stopped, match="memory ran out"):
-        pass_by()
+        check_memory()
 
 
 @pytest.mark.real_time
@@ -54,16 +54,16 @@ def test_whoever_passes_by_samples_alone_if_the_thread_gets_no_turn() -> None:
     limit = start + 400 * MB
     watchdog = Watchdog(Budget(MIN_DATA_NBYTES), limit, Meter(), give_up=said.append, every_s=0.01)
     watchdog.sample()
-    watch_with(watchdog)
+    set_watchdog(watchdog)
     kept = []
     try:
         with pytest.raises(Stopped):
             while len(kept) < 500:
                 kept.append(fresh_pages(MB))
                 time.sleep(0.001)
-                pass_by()
+                check_memory()
     finally:
-        watch_with(None)
+        set_watchdog(None)
     taken = sum(map(len, kept))
     for pages in kept:
         pages.close()
@@ -81,13 +81,13 @@ def test_a_glance_sees_what_a_reading_sees() -> None:
 
 def test_many_threads_pass_by_one_watchdog() -> None:
     watchdog = Watchdog(Budget(MIN_DATA_NBYTES), 10**12, Meter(), every_s=0.001)
-    watch_with(watchdog)
+    set_watchdog(watchdog)
     try:
-        threads = [threading.Thread(target=lambda: [pass_by() for _ in range(2000)]) for _ in range(4)]
+        threads = [threading.Thread(target=lambda: [check_memory() for _ in range(2000)]) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
     finally:
-        watch_with(None)
+        set_watchdog(None)
     assert not watchdog.gave_up

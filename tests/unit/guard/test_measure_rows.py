@@ -16,10 +16,10 @@ from penstock.guard.recovery.ladder import (
     Line,
     after_failure,
     learn,
-    sizes_to_look_at,
+    sizes_to_measure,
     start,
 )
-from penstock.guard.recovery.look import look
+from penstock.guard.recovery.measure_rows import measure_rows
 from penstock.guard.recovery.step import Control
 from penstock.memory.limits import limit
 from tests.stand_ins import fresh_pages
@@ -80,12 +80,12 @@ class Stepper:
     base=st.integers(0, 10**10),
     share=st.floats(0.001, 1.2),
 )
-def test_after_a_look_the_first_size_tried_fits(batch, row, base, share):
+def test_after_measuring_the_first_size_tried_fits(batch, row, base, share):
     """The line is exact here: what is tried next fits and is no less than what the margin leaves."""
     free = int(batch * row * share) + 2 * row
     failure = Failure("forward", batch)
     ladder = start(batch)
-    small, large = sizes_to_look_at(ladder, failure)
+    small, large = sizes_to_measure(ladder, failure)
     assert 0 < small < large and 5 * small <= max(batch / 12, 10)
     used = base
     ladder = learn(ladder, (small, small * row), (large, large * row), used=used, free=free)
@@ -96,12 +96,12 @@ def test_after_a_look_the_first_size_tried_fits(batch, row, base, share):
         assert decision.micro == int(fits)
 
 
-def test_nothing_is_looked_at_where_something_is_known():
+def test_nothing_is_measured_where_something_is_known():
     big = Failure("forward", 256)
-    assert sizes_to_look_at(start(256), big) == (4, 8)
-    assert not sizes_to_look_at(start(256, limit=10**9, line=Line(0, 1)), big)
-    assert not sizes_to_look_at(start(16), Failure("forward", 16))
-    assert not sizes_to_look_at(start(256), Failure("apply", 256))
+    assert sizes_to_measure(start(256), big) == (4, 8)
+    assert not sizes_to_measure(start(256, limit=10**9, line=Line(0, 1)), big)
+    assert not sizes_to_measure(start(16), Failure("forward", 16))
+    assert not sizes_to_measure(start(256), Failure("apply", 256))
 
 
 def test_a_line_that_was_wrong_twice_is_not_believed():
@@ -113,10 +113,10 @@ def test_a_line_that_was_wrong_twice_is_not_believed():
     assert sizes[0] == 3880 and sizes[3] <= sizes[1] / 3
 
 
-def test_a_look_measures_what_parts_really_take():
+def test_what_is_measured_is_what_parts_really_take():
     stepper = Stepper(room=10**12, fixed=30 * MB)
     release()  # as after a failed step: what malloc keeps free would be filled unseen
-    found = look(stepper, np.zeros((256, 2)), (16, 32))
+    found = measure_rows(stepper, np.zeros((256, 2)), (16, 32))
     assert stepper.tried == [32, 16, 32] and stepper.kept is None
     per_row = (found.large[1] - found.small[1]) / 16
     assert per_row == pytest.approx(ROW, rel=0.25)

@@ -20,7 +20,7 @@ from penstock.guard.recovery.microbatch import first_parts
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class RowPeaks:
     """Two sizes, each its rows and its peak above what was `used` before, and what was free then."""
 
     small: tuple[int, int]
@@ -29,7 +29,7 @@ class Look:
     free: int
 
 
-def look(stepper: Any, batch: Any, sizes: tuple[int, ...]) -> Look:
+def measure_rows(stepper: Any, batch: Any, sizes: tuple[int, ...]) -> RowPeaks:
     """Take and drop small parts. Raises what they raise; the caller drops the step then."""
     used, free = held_nbytes(), free_nbytes()
     parts = first_parts(batch, (max(sizes), *sizes))
@@ -42,4 +42,4 @@ def look(stepper: Any, batch: Any, sizes: tuple[int, ...]) -> Look:
             stepper.part(part)
         peaks.append((part.rows, max(0, peak.nbytes - used)))
     stepper.drop()
-    return Look(peaks[0], peaks[1], used, free)
+    return RowPeaks(peaks[0], peaks[1], used, free)

@@ -1,10 +1,10 @@
-"""Threads that compute look after memory on their way, between two rows.
+"""Threads that run users' functions check memory between two rows.
 
 Covers: a check that costs a tenth of a microsecond while nothing is due, for loops over users' functions.
 Does not cover: measuring and deciding (watchdog.py).
 
 The watchdog's own thread queues for the interpreter lock behind every thread that computes in Python, 5 ms each. What
-leaks is such a thread: it holds the lock while memory grows, so it looks itself, and stops after a verdict.
+leaks is such a thread: it holds the lock while memory grows, so it checks memory itself, and stops after a verdict.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Watch(Protocol):
 _watch: Watch | None = None
 
 
-def watch_with(watch: Watch | None) -> None:
-    """From now on loops look by this watchdog, or by none."""
+def set_watchdog(watch: Watch | None) -> None:
+    """From now on loops ask this watchdog, or none."""
     global _watch
     _watch = watch
 
 
-def pass_by() -> None:
-    """Look at memory if it is time; raises Stopped once a verdict has fallen."""
+def check_memory() -> None:
+    """Have memory measured if that is due; raises Stopped once a verdict has fallen."""
     if _watch is not None and monotonic() >= _watch.due_s:
         _watch.look()
         if _watch.gave_up:
