@@ -35,7 +35,7 @@ SIZELESS = 3
 JUMP = 8
 """Divides the size when an allocation that does not depend on it failed."""
 MEASURED_SHARE = 64
-"""Divides the size that failed, to measure what a row takes: all measured parts together take a twelfth of the batch."""
+"""Divides the size that failed, to measure what a row takes: all measured parts are a twelfth of the batch."""
 LEAST_MEASURED_ROWS = 32
 """Below so many rows halving ends as soon as measuring does."""
 TRUST = 2
@@ -151,7 +151,7 @@ def sizes_to_measure(ladder: Ladder, failure: Failure) -> tuple[int, ...]:
 
 
 def learn(ladder: Ladder, small: tuple[int, int], large: tuple[int, int], *, used: int, free: int) -> Ladder:
-    """The line through two measured parts, each its rows and its peak above the `used` bytes; as before if it does not rise."""
+    """The line through two measured parts, each its rows and its peak above `used`; as before if it does not rise."""
     per_sample = (large[1] - small[1]) / (large[0] - small[0])
     if per_sample <= 0:
         return ladder
