@@ -1,7 +1,8 @@
 """Finding a dataset's files, however many there are, in bounded memory and always in the same order.
 
 Covers: folders, globs, lists and CSV manifests, local and remote, into a packed index.
-Does not cover: walking local folders (walk.py), the index itself (packed_names.py), lists of shard files (shard_files.py).
+Does not cover: walking local folders (walk.py), the index itself (packed_names.py), shards
+(shard_files.py).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The files of a dataset that is made of shards: every name found, in a fixed order, none of them held for long.
 
 Covers: folders, globs and single files, local and remote; packing many names into an index on disk.
-Does not cover: walking local folders (walk.py), labels and lists that are kept between runs (sample_files.py), reading files
-(sources/storage/files.py).
+Does not cover: walking local folders (walk.py), labels and lists that are kept between runs (sample_files.py), reading
+files (sources/storage/files.py).
 
 Names go from the listing through a sorter that spills to disk into a mapped index. A million names of shards would be
 100 MB of Python strings, in each process that reads them.

@@ -1,8 +1,7 @@
 """One way to read files, local or remote.
 
 Covers: whole reads, ranged reads, file objects and stamps, for plain paths and URLs alike.
-Does not cover: finding files (sources/listing/shard_files.py, sources/listing/sample_files.py), remote stores and retrying
-(remote.py).
+Does not cover: finding files (sources/listing/), remote stores and retrying (remote.py).
 
 Every function takes a path as `expand` returns it: a local path, or a URL with a scheme. All are thread safe.
 """
