@@ -31,7 +31,7 @@ from penstock.core.byte_cache import ByteCache
 from penstock.core.errors import BadData, FileChanged, InvalidInput, NotFound, SchemaChanged
 from penstock.core.source import OnError
 from penstock.native.mapped import take_rows
-from penstock.sources.listing import find
+from penstock.sources.listing import shard_files
 from penstock.sources.storage import files as storage
 from penstock.sources.storage.index_folder import cache_folder, written
 from penstock.sources.storage.unchanged import Unchanged
@@ -192,7 +192,7 @@ class Joining:
         self._offsets.append(part.offset)
         self._rows.append(len(part))
         self._fortran.append(part.fortran)
-        if len(self._paths) < find.HELD:
+        if len(self._paths) < shard_files.HELD:
             self._paths.append(part.path)
 
     def done(self, paths: Callable[[], Sequence[str]]) -> JoinedArrays:
@@ -210,7 +210,7 @@ def joined_npy(paths: Sequence[str], on_error: OnError | None = None) -> JoinedA
     """The arrays of `.npy` files, one after the other; damaged files go to `on_error`."""
     joining = Joining()
     kept = _each(paths, lambda path: joining.add(stored_npy(path)), on_error)
-    return joining.done(lambda: paths if all(kept) else find.pack(itertools.compress(paths, kept)))
+    return joining.done(lambda: paths if all(kept) else shard_files.pack(itertools.compress(paths, kept)))
 
 
 def joined_npz(
@@ -227,7 +227,7 @@ def joined_npz(
 
     def lying(name: str) -> Sequence[str]:
         """Compressed members lie elsewhere, so that many archives are asked once more."""
-        return find.pack(stored_npz(path, cache, [name])[name].path for path in itertools.compress(paths, kept))
+        return shard_files.pack(stored_npz(path, cache, [name])[name].path for path in itertools.compress(paths, kept))
 
     return {name: joining.done(functools.partial(lying, name)) for name, joining in joinings.items()}
 

@@ -21,7 +21,7 @@ from penstock.core.byte_cache import ByteCache, CachedUrl
 from penstock.core.errors import BadData, DataError, InvalidInput, NotFound
 from penstock.core.sizes import size
 from penstock.memory.giant import LEAST_NBYTES, refuse_giant
-from penstock.sources.listing import find
+from penstock.sources.listing import shard_files
 from penstock.sources.listing.packed_names import PathIndex
 from penstock.sources.listing.shared import listed_once
 from penstock.sources.listing.sorter import chunks
@@ -78,13 +78,13 @@ def expand(paths: Paths | Iterable[PathLike], *, suffixes: tuple[str, ...] | Non
     if not isinstance(paths, (str, os.PathLike, Iterable)):
         raise InvalidInput(f"A path, glob, folder or a list of them is needed, not {paths!r}.")
     if not isinstance(paths, (str, os.PathLike)):
-        return find.pack(found(paths, suffixes))
+        return shard_files.pack(found(paths, suffixes))
     if is_remote(paths):
-        names = chunks(found([paths], suffixes), find.FEW)
-        shared = listed_once(f"{os.fspath(paths)} {suffixes}", lambda writer: find.write(writer, names))
+        names = chunks(found([paths], suffixes), shard_files.FEW)
+        shared = listed_once(f"{os.fspath(paths)} {suffixes}", lambda writer: shard_files.write(writer, names))
         if shared is not None:
             return shared
-    return find.pack(found([paths], suffixes))
+    return shard_files.pack(found([paths], suffixes))
 
 
 def found(entries: Iterable[PathLike], suffixes: tuple[str, ...] | None = None) -> Iterator[str]:
@@ -94,7 +94,9 @@ def found(entries: Iterable[PathLike], suffixes: tuple[str, ...] | None = None) 
             raise InvalidInput(f"A path must be text or a path object, not {type(entry).__name__}.")
         text = os.fspath(entry)
         yield from (
-            find.remote_files(text, suffixes) if is_remote(text) else find.local_files(local_path(text), suffixes)
+            shard_files.remote_files(text, suffixes)
+            if is_remote(text)
+            else shard_files.local_files(local_path(text), suffixes)
         )
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from penstock.core.errors import BadData, DataError, InvalidInput, NotFound
 from penstock.sources.images.manifest import list_manifest
 from penstock.sources.listing import packed_names as listing
-from penstock.sources.listing import scan
+from penstock.sources.listing import sample_files
 from penstock.sources.listing.sample_files import FileRules, NameSorter, list_files
 from penstock.sources.storage.index_folder import cache_folder, clear_old, written
 
@@ -142,7 +142,7 @@ def test_names_that_are_not_text_survive(tmp_path):
 
 def test_the_second_start_opens_what_was_kept(classes, monkeypatch):
     first = list_files(classes, RULES)
-    monkeypatch.setattr(scan, "_scan_folder", lambda *_: pytest.fail("the folder was read again"))
+    monkeypatch.setattr(sample_files, "_scan_folder", lambda *_: pytest.fail("the folder was read again"))
     second = list_files(classes, RULES)
     assert names(second, classes) == names(first, classes) and second.digest == first.digest
 

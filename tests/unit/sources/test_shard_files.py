@@ -20,7 +20,7 @@ from penstock.read.hdf5 import read_hdf5
 from penstock.read.json import read_json
 from penstock.read.tfrecord import read_tfrecords
 from penstock.read.webdataset import read_webdataset
-from penstock.sources.listing import find
+from penstock.sources.listing import shard_files
 from penstock.sources.listing.packed_names import PathIndex
 from penstock.sources.storage import files as storage
 from penstock.sources.tfrecord.write import encode_example, write_records
@@ -97,7 +97,7 @@ def test_many_names_are_the_same_names_packed(many, monkeypatch):
     assert packed[-1] == packed[MANY - 1] and packed[2:9:3] == [packed[2], packed[5], packed[8]]
     assert storage.expand(many, suffixes=(".jsonl",))[:] == packed[:]
     assert storage.expand([pattern, f"{many}/seed"])[-1] == f"{many}/seed"
-    monkeypatch.setattr(find, "HELD", MANY)
+    monkeypatch.setattr(shard_files, "HELD", MANY)
     assert storage.expand(pattern) == packed[:]
 
 
@@ -128,7 +128,7 @@ def test_a_reader_of_many_lines_files_holds_numbers_only(many):
 
 
 def test_an_index_of_many_files_holds_numbers_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(find, "HELD", 10)
+    monkeypatch.setattr(shard_files, "HELD", 10)
     count = 2000
     write_records(tmp_path / "seed", (encode_example({"y": i}) for i in range(2)))
     for i in range(count):
@@ -165,7 +165,7 @@ def write_array_file(path: Path, kind: str, start: int) -> None:
 @pytest.mark.parametrize("kind", ["npy", "npz", "npz compressed", "hdf5", "hdf5 chunked", "hdf5 blocks"])
 def test_a_reader_of_many_array_files_holds_numbers_only(tmp_path, monkeypatch, kind):
     """A path and an array's place took 285 bytes a file, the facts of an HDF5 file 800."""
-    monkeypatch.setattr(find, "HELD", 10)
+    monkeypatch.setattr(shard_files, "HELD", 10)
     monkeypatch.setattr("penstock.sources.hdf5.source.READERS_KEPT", 10)
     monkeypatch.setattr("penstock.sources.hdf5.files._FACTS_KEPT", 10)
     monkeypatch.setattr("penstock.sources.arrays.npy.MAPPED", 10)
