@@ -115,7 +115,7 @@ def first_step(path: Path, backend: str, options: list[str]) -> dict[str, Any]:
     if "train.progress" not in at:
         raise RuntimeError(f"{backend} on {path.name}: no step was made. {errors[-2000:]}")
     rate = told["train.prepared"]["train"] / max(told["train.prepared"]["seconds"], 1e-3)
-    forecast = at["run.forecast"] - at["train.data"] if told["train.data"]["foretold"] else 0.0
+    forecast = at["run.forecast"] - at["train.data"] if told["train.data"]["will_forecast"] else 0.0
     spent = {
         "command": at["run.start"], "preparing": told["train.prepared"]["seconds"], "forecast": forecast,
         "waiting for the framework": told["train.loaded"]["waited_s"],

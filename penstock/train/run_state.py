@@ -130,7 +130,7 @@ class RunState:
         self.text, self.steps = str(record["text"]), record.get("steps")
         self.rows = int(record.get("train_rows") or 0)
         self.stage = f"loading {record.get('backend') or 'the framework'}"
-        if not record.get("foretold"):
+        if not record.get("will_forecast"):
             return self.stage
         self.marks["asked"] = self.now_s
         loading, self.stage = self.stage, "forecasting"

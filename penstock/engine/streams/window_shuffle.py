@@ -36,7 +36,7 @@ class Width:
         """The width at which `count` blocks of about one size fill equal windows, as few as there would be otherwise.
 
         A last window of one block would mix that block with nothing. Blocks are counted, so that some larger than
-        foretold do not leave such a rest after all.
+        expected do not leave such a rest after all.
         """
         if self.rows is not None or count < 1:
             return self

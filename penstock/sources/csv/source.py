@@ -8,12 +8,12 @@ Both parsers round correctly and give the same dtypes, so which of them read a r
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import itertools
 from collections.abc import Iterator, Sequence, Set
 from functools import cached_property
 from itertools import islice
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +40,7 @@ from penstock.sources.csv.split import (
     stream_lines,
 )
 from penstock.sources.csv.text_stream import open_text, packing
+from penstock.sources.from_files import PathSource, name_of
 from penstock.sources.storage import files as storage
 from penstock.sources.storage.unchanged import Unchanged
 from penstock.sources.tables.blocks import TableShape
@@ -49,37 +50,22 @@ from penstock.sources.text.scattered import Spans, TextPieces, joined
 HEADER_NBYTES = 65_536
 
 
-class CsvSource:
+class CsvSource(PathSource):
     """Rows of CSV files. A unit is a byte range of a plain file, or a whole compressed file."""
 
     def __init__(
         self, paths: Sequence[str], shape: TableShape, options: CsvOptions, on_error: OnError | None = None
     ) -> None:
-        self.paths, self.shape, self.options = paths, shape, options
-        self._on_error = on_error if on_error is not None else OnError()
+        super().__init__(paths, name_of("csv", paths), on_error)
+        self.shape, self.options = shape, options
         self._unchanged = Unchanged(len(paths))
         self._same_header: set[int] = set()
         self._quoted: set[int] = set()
 
-    def through(self, cache: ByteCache) -> CsvSource:
-        """The same source, its remote files read through a cache."""
-        other = copy.copy(self)
-        other.paths = storage.through(self.paths, cache)
+    def through(self, cache: ByteCache) -> Self:
+        other = super().through(cache)
         other.__dict__.pop("_pieces", None)  # cut again, of those files
         return other
-
-    @property
-    def remote(self) -> bool:
-        return storage.any_remote(self.paths)
-
-    @property
-    def label(self) -> str:
-        more = f" and {len(self.paths) - 1} more" if len(self.paths) > 1 else ""
-        return f"csv({self.paths[0]}{more})"
-
-    @property
-    def on_error(self) -> OnError:
-        return self._on_error
 
     @cached_property
     def plan(self) -> CsvPlan:
@@ -148,7 +134,7 @@ class CsvSource:
             if exact.issuperset(file for file in files.tolist() if self._is_exact(file)):
                 break  # else a file proved to have quotes: they have to be counted from its start
         for error in errors:
-            self._on_error.bad(error)
+            self.on_error.bad(error)
         return self._block(lines, spans, buffers, quoted=quoted)
 
     def _piece_lines(self, files: np.ndarray, which: np.ndarray, exact: Set[int]) -> Iterator[Stretch]:
@@ -197,7 +183,7 @@ class CsvSource:
                 self._unchanged.check(file, path)
             except (OSError, pa.ArrowInvalid, UnicodeError) as error:
                 self._unchanged.check(file, path)
-                self._on_error.bad(BadData(path, f"the {kind} stream is damaged or cut short ({error})"))
+                self.on_error.bad(BadData(path, f"the {kind} stream is damaged or cut short ({error})"))
 
     def _streamed(self, file: int, lines: Stretch, buffers: Buffers) -> Block:
         return self._block(lines, Spans.one(self.paths[file], lines), buffers, streamed=True)
@@ -244,7 +230,7 @@ class CsvSource:
         quote = None if dialect.quote is None else ord(dialect.quote)
         quoted = lines.has(quote) if quoted is None else quoted
         if lines.error is not None:
-            self._on_error.bad(lines.error)
+            self.on_error.bad(lines.error)
         if plan.layout is not None and not quoted:
             parsed = csv_kernel.parse(lines.text, plan.layout, buffers)
             if parsed is not None and not self._rounded(parsed):
@@ -255,7 +241,7 @@ class CsvSource:
         if rows.bad:
             self._report(lines, spans, rows, streamed)
         origin = origin_of(spans, rows.numbers, self._quoting, streamed)
-        return plan.shape.block(rows.table, origin, self._on_error, buffers)
+        return plan.shape.block(rows.table, origin, self.on_error, buffers)
 
     def _report(self, lines: Stretch, spans: Spans, rows: Rows, streamed: bool) -> None:
         starts = row_offsets(lines.text, self._quoting)
@@ -265,8 +251,8 @@ class CsvSource:
             place = int(starts[min(row, len(starts) - 1)]) if len(starts) else 0
             path, byte = spans.place(place)
             # The line costs a look at all the text before it: for the one error that ends a run, not for thousands.
-            line = f" (line {line_number(path, byte)})" if self._on_error.mode == "raise" and not streamed else ""
-            self._on_error.bad(BadData(f"{path}, {what} {byte}{line}", reason))
+            line = f" (line {line_number(path, byte)})" if self.on_error.mode == "raise" and not streamed else ""
+            self.on_error.bad(BadData(f"{path}, {what} {byte}{line}", reason))
 
     def _numbers(self, parsed: csv_kernel.Parsed, origin: Origin) -> Block:
         """The kernel's arrays under the names of the block's columns."""

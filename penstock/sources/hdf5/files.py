@@ -13,6 +13,7 @@ import copy
 import dataclasses
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Self
 
 import numpy as np
 
@@ -44,7 +45,7 @@ class Files5(Sequence[tuple[str, Facts]]):
         self.paths, self._kinds, self._lines, self._unchanged = paths, list(kinds), lines, unchanged
         self._facts: dict[int, Facts] = {}
 
-    def through(self, cache: ByteCache) -> Files5:
+    def through(self, cache: ByteCache) -> Self:
         """The same files, the remote ones read through a cache."""
         other = copy.copy(self)
         other.paths = storage.through(self.paths, cache)

@@ -6,24 +6,23 @@ Does not cover: what is in a file (survey.py), addresses and filters (chunks.py)
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import itertools
 import math
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.core.block import Block, Column
-from penstock.core.byte_cache import ByteCache
 from penstock.core.errors import BadData
 from penstock.core.schema import OBJECT, Schema
 from penstock.core.source import BLOCK_NBYTES, NEW_MEMORY, Buffers, OnError
 from penstock.core.tree import Tree
+from penstock.sources.from_files import FileSetSource
 from penstock.sources.hdf5.chunks import RowReader, read_pieces
 from penstock.sources.hdf5.files import Files5
 from penstock.sources.hdf5.heap import lengths, read_values
@@ -36,11 +35,12 @@ READERS_KEPT = 1024
 """Datasets whose chunk addresses are kept; an object for each of a million files would be a gigabyte."""
 
 
-class _Hdf5:
+class _Hdf5(FileSetSource[Files5]):
     """What both kinds of source share: the files, their facts, and readers made when needed."""
 
     def __init__(self, label: str, files: Files5, tree: Tree, on_error: OnError):
-        self._label, self.files, self.tree, self._on_error = label, files, tree, on_error
+        super().__init__(files, label, on_error)
+        self.tree = tree
         self.starts = np.concatenate(([0], np.cumsum(files.rows)))
         self._clear()
 
@@ -48,24 +48,6 @@ class _Hdf5:
         self._readers: OrderedDict[tuple[int, str], RowReader] = OrderedDict()
         self._library: dict[int, tuple[Any, Any]] = {}
         self._lock = threading.Lock()
-
-    def through(self, cache: ByteCache) -> Self:
-        """The same source, its remote files read through a cache."""
-        other = copy.copy(self)
-        other.files = self.files.through(cache)
-        return other
-
-    @property
-    def remote(self) -> bool:
-        return storage.any_remote(self.files.paths)
-
-    @property
-    def label(self) -> str:
-        return self._label
-
-    @property
-    def on_error(self) -> OnError:
-        return self._on_error
 
     def schema(self) -> Schema:
         """Columns as the first file has them; the survey saw to it that the others agree."""

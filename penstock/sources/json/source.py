@@ -7,7 +7,6 @@ Does not cover: parsing (parse.py), cutting files (sources/text/lines.py), the s
 from __future__ import annotations
 
 import codecs
-import copy
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,13 +17,13 @@ import pyarrow.types as pt
 
 from penstock.core.arrow_numbers import no_rows
 from penstock.core.block import Block, Column, Origin
-from penstock.core.byte_cache import ByteCache
 from penstock.core.errors import BadData, SchemaChanged
 from penstock.core.events import fell_back
 from penstock.core.schema import Schema
 from penstock.core.source import NEW_MEMORY, Buffers, OnError, blocks_from
 from penstock.sources.csv.numbers import Parsed
 from penstock.sources.csv.split import BOM, Stretch
+from penstock.sources.from_files import FileSetSource, name_of
 from penstock.sources.json import numbers as json_numbers
 from penstock.sources.json import parse as json_parse
 from penstock.sources.json import values
@@ -53,33 +52,16 @@ class JsonPlan:
     objects: Objects | None = None
 
 
-class JsonSource:
+class JsonSource(FileSetSource[LineFiles]):
     """A `UnitSource` of JSON lines."""
 
     def __init__(
         self, files: LineFiles, shape: TableShape, types: Mapping[str, pa.DataType], on_error: OnError
     ) -> None:
-        self.files, self.shape, self.types, self._on_error = files, shape, dict(types), on_error
+        super().__init__(files, name_of("json", files.paths), on_error)
+        self.shape, self.types = shape, dict(types)
         self._plan: JsonPlan | None = None
         self._lock = threading.Lock()
-
-    def through(self, cache: ByteCache) -> JsonSource:
-        """The same source, its remote files read through a cache."""
-        other = copy.copy(self)
-        other.files = self.files.through(cache)
-        return other
-
-    @property
-    def remote(self) -> bool:
-        return storage.any_remote(self.files.paths)
-
-    @property
-    def label(self) -> str:
-        return self.files.name("json")
-
-    @property
-    def on_error(self) -> OnError:
-        return self._on_error
 
     def plan(self) -> JsonPlan:
         """Names and types: a few small reads, at first use."""
@@ -229,8 +211,8 @@ def _origin(spans: Spans, kept: np.ndarray | None) -> Origin:
     return origin
 
 
-def _chosen(files: LineFiles) -> list[int]:
-    """The files that are sampled."""
+def sampled_files(files: LineFiles) -> list[int]:
+    """The first, middle and last."""
     count = len(files.paths)
     return sorted({0, count // 2, count - 1})[:SAMPLED_FILES]
 
@@ -238,7 +220,7 @@ def _chosen(files: LineFiles) -> list[int]:
 def sampled_missing(files: LineFiles, arrow: pa.Schema, names: Sequence[str]) -> frozenset[str]:
     """Integers and booleans that are missing in some row of the samples."""
     found: set[str] = set()
-    for file in _chosen(files):
+    for file in sampled_files(files):
         for _, text in _samples(files, file):
             table = json_parse.flat(json_parse.parse(memoryview(text), arrow)[0], names)
             for name, column in zip(names, table.columns, strict=True):
@@ -252,7 +234,7 @@ def sampled_fields(files: LineFiles, types: Mapping[str, pa.DataType]) -> tuple[
     fields: list[pa.Field] = []
     mixed: dict[str, str] = {}
     wrong: BadData | None = None
-    for file in _chosen(files):
+    for file in sampled_files(files):
         for place, text in _samples(files, file):
             found, error = _look(text, mixed)
             if error is not None:

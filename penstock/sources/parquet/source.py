@@ -6,13 +6,12 @@ Does not cover: how columns become samples (sources/tables/blocks.py), keeping f
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +25,7 @@ from penstock.core.byte_cache import ByteCache
 from penstock.core.errors import BadData, InvalidInput, PenstockError, SchemaChanged
 from penstock.core.schema import Schema
 from penstock.core.source import BLOCK_NBYTES, NEW_MEMORY, Buffers, OnError
+from penstock.sources.from_files import PathSource, name_of
 from penstock.sources.parquet.footer import group_sizes, largest_page
 from penstock.sources.parquet.int96 import require_nanoseconds
 from penstock.sources.parquet.readers import Readers
@@ -49,7 +49,7 @@ decoded."""
 Filters = Any
 
 
-class ParquetSource:
+class ParquetSource(PathSource):
     """Rows of Parquet files."""
 
     def __init__(
@@ -60,39 +60,25 @@ class ParquetSource:
         on_error: OnError | None = None,
         block_nbytes: int = BLOCK_NBYTES,
     ) -> None:
-        self.paths, self.shape, self.block_nbytes = paths, shape, block_nbytes
+        super().__init__(paths, name_of("parquet", paths), on_error)
+        self.shape, self.block_nbytes = shape, block_nbytes
         self.filters = as_expression(filters)
-        self._on_error = on_error if on_error is not None else OnError()
         self._readers = Readers()
         self._pages: dict[int, int] = {}
         self._times_checked: set[int] = set()
         self._unchanged = Unchanged(len(paths))
 
-    def through(self, cache: ByteCache) -> ParquetSource:
-        """The same source, its remote files read through a cache."""
-        other = copy.copy(self)
-        other.paths, other._readers = storage.through(self.paths, cache), Readers()
+    def through(self, cache: ByteCache) -> Self:
+        other = super().through(cache)
+        other._readers = Readers()
         return other
-
-    @property
-    def remote(self) -> bool:
-        return storage.any_remote(self.paths)
-
-    @property
-    def label(self) -> str:
-        more = f" and {len(self.paths) - 1} more" if len(self.paths) > 1 else ""
-        return f"parquet({self.paths[0]}{more})"
-
-    @property
-    def on_error(self) -> OnError:
-        return self._on_error
 
     @cached_property
     def survey(self) -> Survey:
         """Row groups of all files, as packed numbers, and the schema of the first."""
         for number, path in enumerate(self.paths):
             self._unchanged.check(number, path)
-        return survey(self.paths, self.shape, self.filters, self.block_nbytes, self._on_error)
+        return survey(self.paths, self.shape, self.filters, self.block_nbytes, self.on_error)
 
     def schema(self) -> Schema:
         return self.shape_bound.schema(self.survey.arrow, self.paths[0])
@@ -171,13 +157,13 @@ class ParquetSource:
             self._check_times(unit, self.paths[file], groups)
             yield from self._blocks(unit, file, groups, part, buffers)
         except BadData as error:
-            self._on_error.bad(error)
+            self.on_error.bad(error)
         except (PenstockError, MemoryError):
             raise
         except Exception as error:  # Arrow raises what it likes of damaged pages: ValueError, KeyError, Unicode...
             self._unchanged.check(file, self.paths[file])
             named = f"row group {group}" if len(groups) == 1 else f"row groups {group} to {groups[-1]}"
-            self._on_error.bad(BadData(f"{self.paths[file]}, {named}", f"cannot be read ({_first_line(error)})"))
+            self.on_error.bad(BadData(f"{self.paths[file]}, {named}", f"cannot be read ({_first_line(error)})"))
 
     def _blocks(self, unit: int, file: int, groups: list[int], part: int, buffers: Buffers) -> Iterator[Block]:
         if not self._sliced(unit):
@@ -214,7 +200,7 @@ class ParquetSource:
                     return one_batch(table, origin)
 
                 arrow = self.survey.arrow
-                return self.shape_bound.block_by_parts(arrow, rows, read, origin, self._on_error, buffers)
+                return self.shape_bound.block_by_parts(arrow, rows, read, origin, self.on_error, buffers)
             table = reader.read_row_groups(groups, columns=self.survey.columns, use_threads=False)
         return self._shaped(table, origin, buffers)
 
@@ -223,14 +209,14 @@ class ParquetSource:
         if table.column_names != names:  # a file may hold its columns in another order than the first
             table = table.select(names)
         if self.filters is None:
-            return self.shape_bound.block(table, origin, self._on_error, buffers)
+            return self.shape_bound.block(table, origin, self.on_error, buffers)
         numbered = table.append_column("__row__", arrow_of(np.arange(table.num_rows)))
         kept = numbered.filter(self.filters)
         rows = numbers(kept.column("__row__").combine_chunks())
         return self.shape_bound.block(
             kept.drop_columns(["__row__"]),
             lambda i: origin(int(rows[i]) if i < len(rows) else 0),
-            self._on_error,
+            self.on_error,
             buffers,
         )
 

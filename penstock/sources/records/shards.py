@@ -7,7 +7,6 @@ Does not cover: finding samples (sources/tfrecord/index.py, sources/tar/index.py
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Protocol, Self, TypeVar
@@ -15,6 +14,7 @@ from typing import ClassVar, Generic, Protocol, Self, TypeVar
 from penstock.core.byte_cache import ByteCache
 from penstock.core.schema import Schema
 from penstock.core.source import OnError
+from penstock.sources.from_files import PathSource
 from penstock.sources.records.span_index import SpanIndex, fingerprint
 from penstock.sources.storage import files as storage
 from penstock.sources.storage.inflate import PLAIN
@@ -47,31 +47,14 @@ class Files:
         return next((path for path, compression in self if compression != PLAIN), None)
 
 
-class Shards(Generic[P, R]):
+class Shards(PathSource, Generic[P, R]):
     """Files, how samples are found in them (`rule`) and what becomes of them (`parser`)."""
 
     kind: ClassVar[str]
 
     def __init__(self, paths: Sequence[str], parser: P, rule: R, on_error: OnError, name: str) -> None:
-        self.paths, self.parser, self.rule, self._on_error, self._name = paths, parser, rule, on_error, name
-
-    def through(self, cache: ByteCache) -> Self:
-        """The same source, its remote files read through a cache."""
-        other = copy.copy(self)
-        other.paths = storage.through(self.paths, cache)
-        return other
-
-    @property
-    def remote(self) -> bool:
-        return storage.any_remote(self.paths)
-
-    @property
-    def label(self) -> str:
-        return f"{self.kind}({self._name})"
-
-    @property
-    def on_error(self) -> OnError:
-        return self._on_error
+        super().__init__(paths, f"{self.kind}({name})", on_error)
+        self.parser, self.rule = parser, rule
 
     def schema(self) -> Schema:
         return self.parser.schema
@@ -94,7 +77,7 @@ class IndexedShards(Shards[P, R]):
         return other
 
     def num_rows(self) -> int:
-        self.index.tell_damage(self._on_error)
+        self.index.tell_damage(self.on_error)
         return len(self.index)
 
 

@@ -72,12 +72,12 @@ class TarRows(IndexedShards[SampleParser, int]):
         return found
 
     def decode(self, fetched: FetchedSamples, buffers: Buffers = NEW_MEMORY) -> Block:
-        return self.parser.block(self._samples(fetched), self._on_error, buffers)
+        return self.parser.block(self._samples(fetched), self.on_error, buffers)
 
     def decode_into(
         self, fetched: FetchedSamples, out: Mapping[str, np.ndarray], buffers: Buffers = NEW_MEMORY
     ) -> None:
-        self.parser.write(self._samples(fetched), out, self._on_error, buffers)
+        self.parser.write(self._samples(fetched), out, self.on_error, buffers)
 
 
 class TarStream(StreamedShards[SampleParser, int]):
@@ -95,7 +95,7 @@ class TarStream(StreamedShards[SampleParser, int]):
         found = stream_samples(self.paths[unit], self.compressions[unit], self.rule)
         try:
             pieces = self._blocks(unit, found)
-            yield from blocks_from(pieces, part, lambda samples: self.parser.block(samples, self._on_error, buffers))
+            yield from blocks_from(pieces, part, lambda samples: self.parser.block(samples, self.on_error, buffers))
             self.check(unit)
         finally:
             found.close()  # type: ignore[attr-defined]
@@ -112,7 +112,7 @@ class TarStream(StreamedShards[SampleParser, int]):
                 self.check(unit)
                 if samples:
                     yield samples
-                self._on_error.bad(error)
+                self.on_error.bad(error)
                 return
             if group is not None:
                 key, found_members = group

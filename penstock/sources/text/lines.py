@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from itertools import starmap
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +38,7 @@ class LineFiles:
         self.growth = 1.0  # bytes of a block for each byte of text: whoever knows it says so before pieces are cut
         self.unchanged = Unchanged(len(paths))
 
-    def through(self, cache: ByteCache) -> LineFiles:
+    def through(self, cache: ByteCache) -> Self:
         """The same files, the remote ones read through a cache."""
         other = copy.copy(self)
         other.paths = storage.through(self.paths, cache)
@@ -133,11 +134,6 @@ class LineFiles:
         for path in self.paths:
             digest.update(f"{path}\0{storage.stamp(path)}\n".encode())
         return digest.hexdigest()
-
-    def name(self, kind: str) -> str:
-        """A label for plans and messages."""
-        more = f" and {len(self.paths) - 1} more" if len(self.paths) > 1 else ""
-        return f"{kind}({self.paths[0]}{more})"
 
 
 def where(path: str, offset: int) -> str:

@@ -7,7 +7,6 @@ Does not cover: cutting files into lines (lines.py).
 from __future__ import annotations
 
 import codecs
-import copy
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,13 +17,13 @@ import pyarrow.compute as pc
 
 from penstock.core.arrow_numbers import arrow_of
 from penstock.core.block import Block
-from penstock.core.byte_cache import ByteCache
 from penstock.core.errors import BadData, DataError, InvalidInput
 from penstock.core.schema import OBJECT, Field, Schema
 from penstock.core.sizes import size
 from penstock.core.source import NEW_MEMORY, Buffers, OnError, blocks_from
 from penstock.core.tree import Tree
 from penstock.sources.csv.split import Stretch
+from penstock.sources.from_files import FileSetSource, PathSource, name_of
 from penstock.sources.storage import files as storage
 from penstock.sources.storage.compression import compression_of, open_decompressed
 from penstock.sources.storage.unchanged import Unchanged
@@ -46,29 +45,12 @@ def check_encoding(encoding: str, by: str) -> str:
     return name
 
 
-class LineSource:
+class LineSource(FileSetSource[LineFiles]):
     """A `UnitSource` of lines, without their line ends."""
 
     def __init__(self, files: LineFiles, encoding: str, skip_blank: bool, on_error: OnError) -> None:
-        self.files, self.encoding, self.skip_blank, self._on_error = files, encoding, skip_blank, on_error
-
-    def through(self, cache: ByteCache) -> LineSource:
-        """The same source, its remote files read through a cache."""
-        other = copy.copy(self)
-        other.files = self.files.through(cache)
-        return other
-
-    @property
-    def remote(self) -> bool:
-        return storage.any_remote(self.files.paths)
-
-    @property
-    def label(self) -> str:
-        return self.files.name("text")
-
-    @property
-    def on_error(self) -> OnError:
-        return self._on_error
+        super().__init__(files, name_of("text", files.paths), on_error)
+        self.encoding, self.skip_blank = encoding, skip_blank
 
     def schema(self) -> Schema:
         return SCHEMA
@@ -173,30 +155,13 @@ def decode_text(values: pa.Array, encoding: str) -> tuple[pa.Array, dict[int, st
     return pa.array(texts, pa.string()), bad
 
 
-class DocumentSource:
+class DocumentSource(PathSource):
     """A `RowSource` whose rows are whole files."""
 
     def __init__(self, paths: Sequence[str], encoding: str, max_document: int, on_error: OnError) -> None:
-        self.paths, self.encoding, self.max_document, self._on_error = paths, encoding, max_document, on_error
+        super().__init__(paths, f"text({len(paths)} documents)", on_error)
+        self.encoding, self.max_document = encoding, max_document
         self._unchanged = Unchanged(len(paths))
-
-    def through(self, cache: ByteCache) -> DocumentSource:
-        """The same source, its remote files read through a cache."""
-        other = copy.copy(self)
-        other.paths = storage.through(self.paths, cache)
-        return other
-
-    @property
-    def remote(self) -> bool:
-        return storage.any_remote(self.paths)
-
-    @property
-    def label(self) -> str:
-        return f"text({len(self.paths)} documents)"
-
-    @property
-    def on_error(self) -> OnError:
-        return self._on_error
 
     def schema(self) -> Schema:
         return SCHEMA

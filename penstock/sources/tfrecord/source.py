@@ -91,10 +91,10 @@ class TFRecordRows(IndexedShards[RecordParser, FrameWalk]):
         return FetchedFrames(b"".join(data), offsets, lengths, (self.paths, files, places))
 
     def decode(self, fetched: FetchedFrames, buffers: Buffers = NEW_MEMORY) -> Block:
-        return self.parser.block(fetched.frames(), self._on_error, buffers)
+        return self.parser.block(fetched.frames(), self.on_error, buffers)
 
     def decode_into(self, fetched: FetchedFrames, out: Mapping[str, np.ndarray], buffers: Buffers = NEW_MEMORY) -> None:
-        self.parser.write(fetched.frames(), out, self._on_error, buffers)
+        self.parser.write(fetched.frames(), out, self.on_error, buffers)
 
 
 class TFRecordUnits(IndexedShards[RecordParser, FrameWalk]):
@@ -113,7 +113,7 @@ class TFRecordUnits(IndexedShards[RecordParser, FrameWalk]):
     def units(self) -> np.ndarray:
         """(file, first record, records, offset, bytes) of each unit."""
         if self._units is None:
-            self.index.tell_damage(self._on_error)
+            self.index.tell_damage(self.on_error)
             # Joined now and then: an array for each of a million files would weigh more than the units.
             files = chunks(range(len(self.paths)), 4096)
             self._units = np.concatenate([np.concatenate([self._cut(file) for file in some]) for some in files])
@@ -157,7 +157,7 @@ class TFRecordUnits(IndexedShards[RecordParser, FrameWalk]):
         path = self.paths[file]
         buf = np.frombuffer(self.index.read_ranges(file, [(begin, nbytes)])[0], np.uint8)
         frames = Frames(buf, offsets, lengths, lambda i: place(path, begin + int(offsets[i])))
-        return self.parser.block(frames, self._on_error, buffers)
+        return self.parser.block(frames, self.on_error, buffers)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_units"}
@@ -187,7 +187,7 @@ class TFRecordStream(StreamedShards[RecordParser, FrameWalk]):
         found = stream(path, compression, self.rule, nbytes=BLOCK_NBYTES, rows=self._block_rows)
         try:
             sound = self._sound(unit, found)
-            yield from blocks_from(sound, part, lambda frames: self.parser.block(frames, self._on_error, buffers))
+            yield from blocks_from(sound, part, lambda frames: self.parser.block(frames, self.on_error, buffers))
             self.check(unit)
         finally:
             found.close()  # type: ignore[attr-defined]
@@ -198,4 +198,4 @@ class TFRecordStream(StreamedShards[RecordParser, FrameWalk]):
             yield from found
         except BadData as error:
             self.check(unit)
-            self._on_error.bad(error)
+            self.on_error.bad(error)

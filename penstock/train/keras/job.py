@@ -83,10 +83,10 @@ def train(folder: Path, config: Config) -> None:
     recipe = _prepared(folder, config, loading.beside) if world.rank == 0 else _prepared_by_first(folder)
     found = streams(config, recipe, ranks=world.size)
     begun = bool(CheckpointFolder(folder / CHECKPOINTS).list())
-    foretold = config.forecast and not begun and micro_batch_hint() is None and world.size == 1
-    foretold = foretold and not fits_obviously(config, recipe)
-    _tell_plan(found, config, recipe, foretold)
-    micro = forecast_micro_batch(folder, config, found) if foretold else None
+    will_forecast = config.forecast and not begun and micro_batch_hint() is None and world.size == 1
+    will_forecast = will_forecast and not fits_obviously(config, recipe)
+    _tell_plan(found, config, recipe, will_forecast)
+    micro = forecast_micro_batch(folder, config, found) if will_forecast else None
     if world.size > 1:
         join(config.backend)  # before the framework is loaded: JAX cannot join later
     loading.wait()
@@ -138,12 +138,13 @@ def _prepared_by_first(folder: Path) -> DataRecipe:
     return read_recipe(folder)
 
 
-def _tell_plan(found: Streams, config: Config, recipe: DataRecipe, foretold: bool) -> None:
+def _tell_plan(found: Streams, config: Config, recipe: DataRecipe, will_forecast: bool) -> None:
     stages = [{"name": line.strip(" ->"), "nbytes": _most_nbytes(line)} for line in found.plan.splitlines()]
     events.emit("run.plan", "train", text=found.plan, stages=stages)
     events.emit(
         "train.data", "train", text=str(recipe), train_rows=recipe.rows["train"], steps=len(found.train),
-        validated=found.val is not None, limit_nbytes=current_limit().nbytes, backend=config.backend, foretold=foretold,
+        validated=found.val is not None, limit_nbytes=current_limit().nbytes, backend=config.backend,
+        will_forecast=will_forecast,
     )  # fmt: skip
 
 

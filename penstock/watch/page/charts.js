@@ -277,7 +277,7 @@ class Chart {
       svg(
         "text",
         { class: "limit-text", x: s.width - PAD.right, y: y - 5, "text-anchor": "end" },
-        "limit " + this.spec.format(limit) + (this.limitShown ? "" : ", above this picture ↑"),
+        "limit " + this.spec.format(limit) + (this.limitShown ? "" : ", above this chart ↑"),
       ),
     );
   }

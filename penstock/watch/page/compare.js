@@ -62,13 +62,13 @@ class CompareView {
     );
   }
 
-  update(pictures) {
-    this.pictures = pictures;
-    for (const picture of pictures)
-      if (!this.colors.has(picture.run)) this.colors.set(picture.run, COLORS[this.colors.size % 8]);
+  update(snapshots) {
+    this.snapshots = snapshots;
+    for (const snapshot of snapshots)
+      if (!this.colors.has(snapshot.run)) this.colors.set(snapshot.run, COLORS[this.colors.size % 8]);
     const names = [
       ...new Set(
-        pictures
+        snapshots
           .flatMap((p) => Object.keys(p.series))
           .filter((key) => key.startsWith("metric:"))
           .map((key) => key.slice(7)),
@@ -85,14 +85,14 @@ class CompareView {
   }
 
   redraw() {
-    const places = this.pictures.map((picture) => axisOf(picture, this.axis.value));
+    const places = this.snapshots.map((snapshot) => axisOf(snapshot, this.axis.value));
     const shared = {
       end: Math.max(...places.map((place) => place.end)),
       axis: places.every((place) => place.axis === "steps") ? "steps" : "time",
     };
     const lines = (key) =>
-      this.pictures.flatMap((picture, n) =>
-        lineOf(picture, places[n], key, picture.run, this.colors.get(picture.run)).map((line) => ({
+      this.snapshots.flatMap((snapshot, n) =>
+        lineOf(snapshot, places[n], key, snapshot.run, this.colors.get(snapshot.run)).map((line) => ({
           ...line,
           lo: null,
           hi: null,
@@ -105,7 +105,7 @@ class CompareView {
       speeds = lines("samples_per_s"),
       waits = lines("waited_share");
     this.chart.set({ ...shared, lines: metrics, say: told(metrics, metric), none: "No metric was recorded" });
-    const used = this.pictures
+    const used = this.snapshots
       .map((p, n) => ({
         name: p.run,
         color: this.colors.get(p.run),
@@ -116,7 +116,7 @@ class CompareView {
     this.memory.set({ ...shared, lines: used, low: 0, say: told(used, bytes), none: "No memory samples" });
     this.speed.set({ ...shared, lines: speeds, low: 0, note: "samples a second", say: told(speeds, short) });
     this.waits.set({ ...shared, lines: waits, low: 0, note: "share of the time", say: told(waits, share) });
-    const rows = this.pictures.map(({ run, facts }) => [
+    const rows = this.snapshots.map(({ run, facts }) => [
       run,
       (STATUS[facts.status] || [facts.status])[0],
       known(facts.epoch) ? facts.epoch + 1 : "–",

@@ -1,11 +1,11 @@
-// The live page: one stream of server-sent events brings the list of runs and the pictures of the chosen ones.
+// The live page: one stream of server-sent events brings the list of runs and the snapshots of the chosen ones.
 
 const axis = { value: "time" };
 const token = new URLSearchParams(location.search).get("token") || "";
 const main = document.getElementById("main"),
   nav = document.getElementById("runs"),
   link = document.getElementById("link");
-const state = { runs: [], pictures: new Map(), view: null, shown: "", source: null, last: "", tries: 0, timer: null };
+const state = { runs: [], snapshots: new Map(), view: null, shown: "", source: null, last: "", tries: 0, timer: null };
 
 const chosen = () => new URLSearchParams(location.hash.slice(1)).getAll("run");
 
@@ -18,14 +18,14 @@ function say(text, look) {
   setText(link, text);
 }
 
-// A picture is whole, or holds the buckets from `from` on: those replace what was there.
-function merge(old, picture) {
-  if (!old || picture.from === 0) return { ...picture, story: picture.story || (old && old.story) };
+// A snapshot is whole, or holds the buckets from `from` on: those replace what was there.
+function merge(old, snapshot) {
+  if (!old || snapshot.from === 0) return { ...snapshot, story: snapshot.story || (old && old.story) };
   const join = (then, now, keep) => then.slice(0, keep).concat(now);
   const series = {};
-  for (const [name, now] of Object.entries(picture.series)) {
+  for (const [name, now] of Object.entries(snapshot.series)) {
     const then = old.series[name];
-    const keep = then ? then.i.findIndex((i) => i >= picture.from) : 0,
+    const keep = then ? then.i.findIndex((i) => i >= snapshot.from) : 0,
       n = then && keep < 0 ? then.i.length : keep;
     series[name] = then
       ? {
@@ -37,8 +37,8 @@ function merge(old, picture) {
       : now;
   }
   const then = old.memory,
-    now = picture.memory,
-    found = then.i.findIndex((i) => i >= picture.from),
+    now = snapshot.memory,
+    found = then.i.findIndex((i) => i >= snapshot.from),
     n = found < 0 ? then.i.length : found;
   const holders = {};
   for (const [name, values] of Object.entries(now.holders))
@@ -49,7 +49,7 @@ function merge(old, picture) {
     limit: join(then.limit, now.limit, n),
     holders,
   };
-  return { ...picture, series, memory, story: picture.story || old.story };
+  return { ...snapshot, series, memory, story: snapshot.story || old.story };
 }
 
 function connect() {
@@ -67,8 +67,8 @@ function connect() {
   source.addEventListener("chart_data", (event) => {
     heard();
     state.last = event.lastEventId;
-    const picture = JSON.parse(event.data);
-    state.pictures.set(picture.run, merge(state.pictures.get(picture.run), picture));
+    const snapshot = JSON.parse(event.data);
+    state.snapshots.set(snapshot.run, merge(state.snapshots.get(snapshot.run), snapshot));
     drawMain();
   });
   source.onerror = () => {
@@ -92,7 +92,7 @@ async function tellIfRefused(source) {
 
 // A run that was served by its own training is over when that is, and nobody needs to wait for the server.
 function isOver() {
-  const shown = chosen().map((name) => state.pictures.get(name));
+  const shown = chosen().map((name) => state.snapshots.get(name));
   return (
     shown.length > 0 && shown.every((one) => one && ["finished", "failed", "interrupted"].includes(one.facts.status))
   );
@@ -105,7 +105,7 @@ function heard() {
 
 function fresh() {
   state.last = "";
-  state.pictures.clear();
+  state.snapshots.clear();
   connect();
 }
 
@@ -180,16 +180,16 @@ function runItem(name) {
 
 function drawMain() {
   const names = chosen(),
-    pictures = names.map((name) => state.pictures.get(name)).filter(known);
-  if (!pictures.length) return;
+    snapshots = names.map((name) => state.snapshots.get(name)).filter(known);
+  if (!snapshots.length) return;
   const kind = names.length > 1 ? "compare" : "run:" + names[0];
   if (state.shown !== kind) {
     state.shown = kind;
     state.view = names.length > 1 ? new CompareView(axis) : new RunView(axis);
     main.replaceChildren(state.view.node);
   }
-  state.view.update(names.length > 1 ? pictures : pictures[0]);
-  document.title = names.length > 1 ? "Runs compared · penstock" : `${pictures[0].run} · penstock`;
+  state.view.update(names.length > 1 ? snapshots : snapshots[0]);
+  document.title = names.length > 1 ? "Runs compared · penstock" : `${snapshots[0].run} · penstock`;
   document.documentElement.dataset.drawn = "yes";
 }
 

@@ -85,7 +85,7 @@ class RunView {
           checked: this.axis.value === value,
           onchange: () => {
             this.axis.value = value;
-            this.update(this.picture);
+            this.update(this.snapshot);
           },
         }),
         text,
@@ -99,11 +99,11 @@ class RunView {
     );
   }
 
-  update(picture) {
-    this.picture = picture;
-    const facts = picture.facts,
-      place = axisOf(picture, this.axis.value);
-    setText(this.title, picture.run);
+  update(snapshot) {
+    this.snapshot = snapshot;
+    const facts = snapshot.facts,
+      place = axisOf(snapshot, this.axis.value);
+    setText(this.title, snapshot.run);
     const [word, look] = STATUS[facts.status] || [facts.status, "note"];
     setText(this.pill, word);
     this.pill.className = "pill is-" + look;
@@ -119,9 +119,9 @@ class RunView {
         .join(" · "),
     );
     this.updateTiles(facts);
-    this.updateRanks(picture.ranks || []);
-    this.updateCharts(picture, place);
-    if (picture.story !== this.story) this.updateStory(picture);
+    this.updateRanks(snapshot.ranks || []);
+    this.updateCharts(snapshot, place);
+    if (snapshot.story !== this.story) this.updateStory(snapshot);
     setText(this.limited, facts.bottleneck);
   }
 
@@ -201,10 +201,10 @@ class RunView {
     this.ranks.replaceChildren(table([...heads, "Waits for others", "Started again"], rows));
   }
 
-  updateCharts(picture, place) {
-    const facts = picture.facts,
-      shared = { end: place.end, axis: place.axis, marks: this.marks(picture, place) };
-    const stack = this.stack(picture, place);
+  updateCharts(snapshot, place) {
+    const facts = snapshot.facts,
+      shared = { end: place.end, axis: place.axis, marks: this.marks(snapshot, place) };
+    const stack = this.stack(snapshot, place);
     this.memory.set({
       ...shared,
       stack,
@@ -215,16 +215,16 @@ class RunView {
       say: `In use ${bytes(facts.used_nbytes)}, peak ${bytes(facts.peak_nbytes)}, limit ${bytes(facts.limit_nbytes)}.`,
     });
     // Preparing may take long: what happens in training is drawn from its first step on.
-    const steps = picture.series.samples_per_s || picture.series["metric:loss"],
+    const steps = snapshot.series.samples_per_s || snapshot.series["metric:loss"],
       first = steps && steps.i.length ? place.bucket(steps.i[0]) : 0;
     const training = { ...shared, begin: first > 0.15 * place.end && place.axis === "time" ? first : 0 };
     const isLoss = (name) => name.includes("loss");
     const told = (some) => some.map((line) => `${line.name} ${metric(line.v[line.v.length - 1])}`).join(", ") + ".";
-    const losses = metricLines(picture, place, isLoss),
-      others = metricLines(picture, place, (name) => !isLoss(name));
+    const losses = metricLines(snapshot, place, isLoss),
+      others = metricLines(snapshot, place, (name) => !isLoss(name));
     this.loss.set({ ...training, lines: losses, say: told(losses), none: "No loss was recorded" });
     this.metrics.set({ ...training, lines: others, say: told(others), none: "No other metrics were recorded" });
-    const speed = lineOf(picture, place, "samples_per_s", "samples a second", "--c3");
+    const speed = lineOf(snapshot, place, "samples_per_s", "samples a second", "--c3");
     this.speed.set({
       ...training,
       lines: speed,
@@ -232,7 +232,7 @@ class RunView {
       note: "samples a second",
       say: `Now ${short(facts.samples_per_s)} samples a second.`,
     });
-    const waits = lineOf(picture, place, "waited_share", "share of the time", "--c2");
+    const waits = lineOf(snapshot, place, "waited_share", "share of the time", "--c2");
     this.waits.set({
       ...training,
       lines: waits,
@@ -242,18 +242,18 @@ class RunView {
       say: `${share(facts.waited_share)} overall.`,
     });
     this.lanes.follow = facts.status === "running";
-    this.lanes.set(picture.story.decisions, picture.story.decided, place.end, place.at, place.axis);
+    this.lanes.set(snapshot.story.decisions, snapshot.story.decided, place.end, place.at, place.axis);
   }
 
-  marks(picture, place) {
-    return picture.story.decisions
+  marks(snapshot, place) {
+    return snapshot.story.decisions
       .filter((d) => d.weight === "bad")
       .slice(0, 60)
       .map((d) => ({ x: place.at(d.at_s), weight: d.weight }));
   }
 
-  stack(picture, place) {
-    const memory = picture.memory,
+  stack(snapshot, place) {
+    const memory = snapshot.memory,
       x = memory.i.map(place.bucket);
     const peaks = Object.entries(memory.holders)
       .map(([name, v]) => [name, Math.max(0, ...v)])
@@ -284,8 +284,8 @@ class RunView {
     return COLORS.find((color) => !taken.has(color)) || "--c8";
   }
 
-  updateStory(picture) {
-    const story = (this.story = picture.story);
+  updateStory(snapshot) {
+    const story = (this.story = snapshot.story);
     this.advice.replaceChildren(
       ...story.advice.map((a) =>
         el("li", { class: "is-" + a.weight }, el("strong", {}, a.title), el("p", {}, ...words(a.text))),
@@ -346,18 +346,18 @@ class RunView {
 }
 
 // Where things are along the axis: buckets and seconds become seconds, or steps.
-function axisOf(picture, axis) {
-  const width = picture.grid.width_s,
-    steps = picture.series.total_steps;
+function axisOf(snapshot, axis) {
+  const width = snapshot.grid.width_s,
+    steps = snapshot.series.total_steps;
   if (axis !== "steps" || !steps || !steps.i.length) {
     return {
       axis: "time",
       bucket: (i) => (i + 0.5) * width,
       at: (s) => s,
-      end: Math.max(picture.facts.elapsed_s, picture.grid.buckets * width),
+      end: Math.max(snapshot.facts.elapsed_s, snapshot.grid.buckets * width),
     };
   }
-  const table = new Float64Array(picture.grid.buckets + 1);
+  const table = new Float64Array(snapshot.grid.buckets + 1);
   let n = 0,
     now = 0;
   for (let i = 0; i < table.length; i += 1) {
@@ -375,15 +375,15 @@ function axisOf(picture, axis) {
   };
 }
 
-function lineOf(picture, place, key, name, color) {
-  const series = picture.series[key];
+function lineOf(snapshot, place, key, name, color) {
+  const series = snapshot.series[key];
   return series && series.i.length
     ? [{ name, color, x: series.i.map(place.bucket), v: series.v, lo: series.lo, hi: series.hi }]
     : [];
 }
 
-function metricLines(picture, place, wanted) {
-  const names = Object.keys(picture.series)
+function metricLines(snapshot, place, wanted) {
+  const names = Object.keys(snapshot.series)
     .filter((key) => key.startsWith("metric:"))
     .map((key) => key.slice(7))
     .filter(wanted)
@@ -393,7 +393,7 @@ function metricLines(picture, place, wanted) {
   );
   return names.flatMap((name) => {
     const held = name.startsWith("val_"),
-      [line] = lineOf(picture, place, "metric:" + name, name, COLORS[roots.indexOf(name.replace(/^val_/, "")) % 8]);
+      [line] = lineOf(snapshot, place, "metric:" + name, name, COLORS[roots.indexOf(name.replace(/^val_/, "")) % 8]);
     return line ? [{ ...line, dash: held, ...(held ? { lo: null, hi: null } : {}) }] : [];
   });
 }

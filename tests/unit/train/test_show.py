@@ -90,7 +90,7 @@ def test_the_first_step_tells_where_the_time_went():
         event("run.start", attempt=1, pid=7, limit_nbytes=2_000_000_000),
         event("train.preparing", 1, rows=0, seconds=0.0, loading="jax"),
         event("train.prepared", 2, text="3 numbers", ignored={}, seconds=1.0, train=800, without_target=1),
-        event("train.data", 2, text="3 numbers", steps=100, train_rows=800, backend="jax", foretold=False),
+        event("train.data", 2, text="3 numbers", steps=100, train_rows=800, backend="jax", will_forecast=False),
         {**event("train.loaded", 6, **loaded), "who": "jax"},
         event("train.begin", 8, epochs=2, epoch=0, step=0, resumed=False),
         progress(11, 0, 1, 1),
@@ -108,7 +108,7 @@ def test_a_long_wait_is_told(monkeypatch):
     monkeypatch.setattr("penstock.train.show.time.monotonic", lambda: float(next(clock)))
     display = Lines(out)
     display.take(event("run.start", attempt=1, pid=7, limit_nbytes=2_000_000_000))
-    display.take(event("train.data", 1, text="", steps=9, train_rows=8, backend="torch", foretold=True))
+    display.take(event("train.data", 1, text="", steps=9, train_rows=8, backend="torch", will_forecast=True))
     for at in range(2, 10, 2):
         display.take(event("memory.sample", at, used_nbytes=1, limit_nbytes=2, holders={}))
     told = [line.partition(" ")[2] for line in out.getvalue().splitlines()]
@@ -136,11 +136,12 @@ def test_what_is_not_a_terminal_gets_lines():
 
 
 @pytest.mark.parametrize(
-    ("foretold", "said"),
+    ("will_forecast", "said"),
     [(True, "loading torch to try a few small steps: will a batch fit?"), (False, "loading torch")],
 )
-def test_loading_a_framework_is_told(foretold, said):
-    line = RunState().take(event("train.data", text="", steps=1, train_rows=8, backend="torch", foretold=foretold))
+def test_loading_a_framework_is_told(will_forecast, said):
+    found = event("train.data", text="", steps=1, train_rows=8, backend="torch", will_forecast=will_forecast)
+    line = RunState().take(found)
     assert line == said
 
 
