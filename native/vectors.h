@@ -1,5 +1,5 @@
 /* vectors.h: many numbers at a time, in the compiler's own words, and the few operations for which those are too slow.
-   Covers: 8 and 16 numbers of 16 bits, 8 of 32 bits; products, saturation, turning squares, three channels by turns.
+   Covers: 8 and 16 numbers of 16 bits, 8 of 32 bits, 4 of 64 bits; products, saturation, turning squares, three channels by turns.
    Does not cover: what is computed (jpeg_transform.h, jpeg_colour.h).
 
    What stands outside of `#if defined(__AVX2__)` is right on every processor, and is what ARM and the baseline use. */
@@ -21,6 +21,7 @@ typedef int16_t i16x8 __attribute__((vector_size(16)));
 typedef int16_t i16x16 __attribute__((vector_size(32)));
 typedef int32_t i32x8 __attribute__((vector_size(32)));
 typedef int32_t i32x16 __attribute__((vector_size(64)));
+typedef int64_t i64x4 __attribute__((vector_size(32)));
 
 /* Eight 16-bit numbers in 32 bits. GCC 12 converts vectors in halves. */
 PS_INLINE i32x8 widened_8(i16x8 a) {

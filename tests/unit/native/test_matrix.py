@@ -79,6 +79,24 @@ def test_rows_are_gathered_in_any_order(shape: tuple[int, ...], side: str) -> No
     assert np.array_equal(out, np.concatenate(columns)[order])
 
 
+@pytest.mark.parametrize("blocks", [1, 2, 3, 15, 16, 17, 300])
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 100])
+def test_rows_are_found_in_their_blocks(blocks: int, count: int) -> None:
+    rng = np.random.default_rng(blocks + count)
+    sizes = rng.integers(0, 40, blocks)  # some are empty
+    sizes[-1] += 1
+    ends = np.cumsum(sizes)
+    order = rng.integers(0, ends[-1], count)
+    which, rows = gather.locate(order, ends)
+    assert np.array_equal(which, np.searchsorted(ends, order, "right"))
+    assert np.array_equal(rows, order - (ends - sizes)[which])
+    for place in range(count):
+        outside = order.copy()
+        outside[place] = rng.choice([-1, -(2**63), ends[-1], 2**62])
+        with pytest.raises(IndexError, match=f"row {outside[place]} "):
+            gather.locate(outside, ends)
+
+
 @pytest.mark.parametrize("row", [-1, 51])
 def test_a_row_outside_of_the_window_is_refused(row: int) -> None:
     with pytest.raises(IndexError, match=f"row {row} "):
