@@ -38,7 +38,7 @@ def datasets(quick: bool) -> dict[str, tuple[str, Callable[[], Path]]]:
         "HDF5": (f"ps.read_hdf5(path + '/table.h5', x='x', y='y'){shuffled}", lambda: data.hdf5(4 * chunks)),
         "JPEG": (
             "ps.read_images(path, size=(224, 224)).shuffle(seed=1).batch(64)",
-            lambda: data.images(64 if quick else 1024),
+            lambda: data.images(64 if quick else 2000),
         ),
     }
 
