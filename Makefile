@@ -87,7 +87,7 @@ SECONDS ?= 600
 fuzz-native:  ## libFuzzer on every kernel that reads files, SECONDS=600 each (needs clang)
 	$(PYTHON) native/fuzz/run.py --seconds $(SECONDS)
 
-wheels: .venv/.ready  ## wheels for Linux x86-64 and aarch64 under dist/; pip fetches a compiler for both (ziglang)
+wheels: .venv/.base  ## wheels for Linux x86-64 and aarch64 under dist/; pip fetches a compiler for both (ziglang)
 	for machine in x86_64 aarch64; do rm -rf build/lib build/bdist* && \
 	  PENSTOCK_WHEEL_TARGET=$$machine-linux-gnu.2.17 $(BIN)/python -m pip wheel --quiet --no-deps -w dist . || exit 1; done
 	$(BIN)/python native/build.py
