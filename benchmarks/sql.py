@@ -144,8 +144,9 @@ def run(options: Any) -> None:
     ]
     about = (
         f"PostgreSQL on the same machine, a table of {rows:,} rows of 40 real numbers and an integer; batches of 1,024 "
-        "rows, x (1024, 40) float32 and y. penstock reads ranges of the primary key and mixes them in windows (by default it keeps a table's rows on disk\n        while the first pass runs, and reads them there from then on); the others read in "
-        "the table's order and permute blocks of 49,152 rows. Rates include what the server takes of the cores; "
-        "processor time and memory are the readers' alone."
+        "rows, x (1024, 40) float32 and y. penstock reads ranges of the primary key and mixes them in windows (by "
+        "default it keeps the rows on disk while the first pass runs, and reads them there from then on); the others "
+        "read in the table's order and permute blocks of 49,152 rows. Rates include what the server takes of the "
+        "cores; processor time and memory are the readers' alone."
     )
     report.write_race("sql", "PostgreSQL to batches", about, "rows", scores, verdicts, where, quick=options.quick)
