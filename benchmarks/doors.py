@@ -32,7 +32,7 @@ from benchmarks.report import machine
 FITTED = ("fit tensorflow", "fit torch", "fit jax")
 DOORS = ("torch", "jax", "tensorflow", "tensorflow graph", *FITTED)
 CASES = ("table", "uint8", "float32", "table, no label", "uint8, no label", "float32, no label")
-ROWS, PICTURES, SIDE = 1_000_000, 600, 224
+ROWS, PICTURES, SIDE = 4_000_000, 2_400, 224
 BATCH = {"table": 1024, "uint8": 32, "float32": 32}
 TURNS, LEAST_S = 5, 0.4
 """Turns of one process, and how long each contestant's turn takes at least."""
