@@ -1,14 +1,17 @@
 """This checkout against an earlier one: images, CSV, Parquet and a guarded step, in fresh processes by turns.
 
     git worktree add --detach /tmp/before COMMIT
-    python -m benchmarks.before_after --before /tmp/before [--before-python PYTHON] [--rounds 5] [--quick]
+    python -m benchmarks.before_after --before /tmp/before [--before-python PYTHON] [--before-imports numba]
+        [--rounds 5] [--quick]
 
 Covers: rates of both, and the ratio of each round's pair, which drift of the machine cannot bend.
 Does not cover: other libraries (images.py, tables_csv.py and others), shuffling through a row store, which only one of
 the two may have: tables are shuffled by windows of 22 MB.
 
-`--before-python` is for a commit that needs packages which this one does not (its kernels may be Numba's). A process of
-each is run first and thrown away: kernels are compiled and files come from memory afterwards.
+`--before-python` is for a commit that needs packages which this one does not. Where its kernels are Numba's,
+`--before-imports numba` loads the compiler first: commits before 481c1e1 lose their kernels where two threads import
+it at once, and reading without them is not what this compares. A process of each is run first, for half a minute, and
+thrown away: kernels are compiled and files come from memory afterwards.
 """
 
 from __future__ import annotations
@@ -29,10 +32,13 @@ CASES = ("images", "csv", "parquet", "guard")
 SLOWER = 0.02
 
 JOB = """
-import json, sys, time
+import importlib, json, sys, time
+
+case, path, tree, imports, warm_s, seconds = *sys.argv[1:5], *map(float, sys.argv[5:])
+for name in imports.split():
+    importlib.import_module(name)
 import penstock as ps
 
-case, path, tree, warm_s, seconds = *sys.argv[1:4], *map(float, sys.argv[4:])
 assert ps.__file__.startswith(tree), ps.__file__
 
 if case == "guard":
@@ -75,10 +81,12 @@ class Side:
     name: str
     tree: Path
     python: str
+    imports: str = ""
+    """Packages that are loaded before penstock, separated by spaces."""
 
     def run(self, case: str, path: Path, warm_s: float, seconds: float) -> dict[str, float]:
         """What one fresh process measures."""
-        command = [self.python, "-c", JOB, case, str(path), str(self.tree), str(warm_s), str(seconds)]
+        command = [self.python, "-c", JOB, case, str(path), str(self.tree), self.imports, str(warm_s), str(seconds)]
         done = subprocess.run(
             command, env={**os.environ, "PYTHONPATH": str(self.tree)}, cwd=self.tree, capture_output=True, text=True
         )
@@ -104,12 +112,12 @@ Rounds = dict[str, list[dict[str, dict[str, float]]]]
 
 def measure(before: Side, after: Side, rounds: int, quick: bool) -> Rounds:
     """Rounds of pairs by case, each a fresh process; who goes first changes."""
-    warm_s, seconds = (0.2, 0.3) if quick else (1.5, 2.5)
+    warm_s, seconds = (0.2, 0.3) if quick else (3.0, 3.0)
     where = paths(quick)
     found: Rounds = {case: [] for case in CASES}
     for case in CASES:
         for side in (before, after):
-            side.run(case, where[case], 0.0, 0.3 if quick else 1.0)
+            side.run(case, where[case], 0.0, 0.3 if quick else 30.0 if side.imports else 1.0)
     for number in range(rounds):
         for case in CASES:
             turn = (before, after) if number % 2 else (after, before)
@@ -147,11 +155,12 @@ def main() -> None:
     )
     parser.add_argument("--before", type=Path, required=True, help="a checkout of the earlier commit")
     parser.add_argument("--before-python", default=sys.executable, help="the Python that runs it")
+    parser.add_argument("--before-imports", default="", help="packages that it loads first: its compiler")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="tiny sizes: only to see that it works")
     asked = parser.parse_args()
     where = report.machine()
-    before = Side("before", asked.before.resolve(), asked.before_python)
+    before = Side("before", asked.before.resolve(), asked.before_python, asked.before_imports)
     after = Side("after", ROOT, sys.executable)
     rounds = 1 if asked.quick else asked.rounds
     found = measure(before, after, rounds, asked.quick)
@@ -160,6 +169,7 @@ def main() -> None:
         f"Commit {commit_of(before.tree)} against {commit_of(ROOT)}, {rounds} rounds of fresh processes by turns. "
         "Rows a second, and steps a second of a guard over a network so small that the guard is most of it; ratios are "
         "of each round's pair."
+        + (f" The earlier commit had loaded {asked.before_imports} beforehand." if asked.before_imports else "")
     )
     columns = ["case", "before, a second", "after, a second", "rate, after / before", "processor time, after / before"]
     report.Paper(

@@ -80,7 +80,7 @@ class Shrinking:
         if self.data is None:
             self.note("No data was given, so the smaller model was not fine-tuned; expect a large loss.")
             return small
-        kit, fit = framework_of(small), Fit(recipe.epochs, recipe.learning_rate, time_limit_s)
+        framework, fit = framework_of(small), Fit(recipe.epochs, recipe.learning_rate, time_limit_s)
         way = Teacher(quantize=recipe.teacher)
         lesson = teaching(self.model, self.data, way) if recipe.distill else nullcontext(None)
         with lesson as teach:
@@ -88,14 +88,14 @@ class Shrinking:
                 self.model = None
                 gc.collect()
             told: Teach | None = teach
-            goals = goals_of(kit, small, *first(self.data))
+            goals = goals_of(framework, small, *first(self.data))
             if recipe.distill:
                 goals = taught(goals, recipe.temperature, recipe.alpha)
             if recipe.n_m or (recipe.prune and not recipe.structured):
                 thin = prune(small, self.data, recipe.prune, fit=fit, n_m=recipe.n_m, goals=goals, teach=told)
                 self.note(*_zeros(thin, recipe))
                 return thin
-            fine_tune(kit, small, self.data, fit, goals=goals, teach=told)
+            fine_tune(framework, small, self.data, fit, goals=goals, teach=told)
         return small
 
     def write(self, small: Any, recipe: Recipe, out: Path) -> Any:

@@ -56,7 +56,7 @@ class Trainer(Protocol):
         """One step on one batch; `soft` holds the teacher's outputs. Returns the loss."""
 
 
-class Kit(Protocol):
+class Framework(Protocol):
     """One framework's way of running, training, cutting and copying a model."""
 
     name: str
@@ -81,18 +81,18 @@ class Kit(Protocol):
     def rebuild(self, model: Any, trace: Trace, keep: Mask, *, copy_weights: bool) -> Any: ...
 
 
-def framework_of(model: object) -> Kit:
+def framework_of(model: object) -> Framework:
     """The framework of a model, found without importing the ones it does not belong to."""
     packages = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
     # A Keras model on the torch backend is a torch module as well, so Keras is asked first.
     if "keras" in packages:
-        from penstock.compress.keras.framework import KerasKit
+        from penstock.compress.keras.framework import KerasModels
 
-        return KerasKit()
+        return KerasModels()
     if "torch" in packages:
-        from penstock.compress.torch.framework import TorchKit
+        from penstock.compress.torch.framework import TorchModels
 
-        return TorchKit()
+        return TorchModels()
     raise InvalidInput(
         f"A model must be a Keras model or a torch module, not {type(model).__name__}. "
         "Open files with open_model('model.keras')."

@@ -33,11 +33,11 @@ def quantized(
     model: Any, mode: str, *, calibration: Batches | None = None, fit: Fit | None = None
 ) -> tuple[Any, list[str]]:
     """As `quantize`, with what there is to know about the result."""
-    kit = framework_of(model)
-    if kit.name == "torch":
+    framework = framework_of(model)
+    if framework.name == "torch":
         from penstock.compress.torch.quantize import quantize_torch as framework
     else:
         from penstock.compress.keras.quantize import quantize_keras as framework
     made, notes = framework(model, mode, data=calibration, fit=fit)
-    events.emit("shrink.quantize", kit.name, mode=mode, notes=notes)
+    events.emit("shrink.quantize", framework.name, mode=mode, notes=notes)
     return made, notes

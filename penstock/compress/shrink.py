@@ -91,17 +91,17 @@ def _check(model: Any, asked: _Asked) -> None:
     if isinstance(model, SavedModel):
         _check_saved_model(asked)
         return
-    kit = framework_of(model)
-    kinds = KERAS_OUT if kit.name == "keras" else TORCH_OUT
+    framework = framework_of(model)
+    kinds = KERAS_OUT if framework.name == "keras" else TORCH_OUT
     if out.suffix not in kinds:
-        raise InvalidInput(f"A {kit.name} model is written to {', '.join(kinds)}; {out.name!r} is none of them.")
-    if kit.name == "torch" and asked.export == "tflite":
+        raise InvalidInput(f"A {framework.name} model is written to {', '.join(kinds)}; {out.name!r} is none of them.")
+    if framework.name == "torch" and asked.export == "tflite":
         raise InvalidInput("LiteRT files are made from Keras models and SavedModels. Export a torch module to onnx.")
-    if kit.name == "torch" and not (asked.has_data or asked.has_held_out):
+    if framework.name == "torch" and not (asked.has_data or asked.has_held_out):
         raise InvalidInput("A torch module needs data or held_out: its layers are followed with a batch of inputs.")
     if ((recipe.prune and not recipe.structured) or recipe.n_m or recipe.distill) and not asked.has_data:
         raise InvalidInput("Pruning and distilling happen while training, so they need data.")
-    if kit.name == "keras" and recipe.quantize and (out.suffix == ".onnx" or asked.export == "onnx"):
+    if framework.name == "keras" and recipe.quantize and (out.suffix == ".onnx" or asked.export == "onnx"):
         raise InvalidInput(
             "An ONNX file of a Keras model holds float32: the converter knows no quantized Keras layers. "
             "Leave quantize out for .onnx, or write a .tflite file."

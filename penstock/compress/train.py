@@ -27,7 +27,7 @@ from penstock.compress.data import (
     pairs,
     task_of,
 )
-from penstock.compress.framework import Goals, Kit, Loss, Output
+from penstock.compress.framework import Framework, Goals, Loss, Output
 from penstock.core.errors import InvalidInput
 from penstock.core.events import events
 
@@ -55,9 +55,9 @@ class Fit:
             raise InvalidInput(f"loss_weights must be 0 or more, not {dict(self.loss_weights)}.")
 
 
-def goals_of(kit: Kit, model: Any, x: Inputs, y: Inputs) -> dict[str, Loss]:
+def goals_of(framework: Framework, model: Any, x: Inputs, y: Inputs) -> dict[str, Loss]:
     """A loss for every output: from its labels, and from its last layer, else from what it gives."""
-    made, endings = arrays(kit.predict(model, x)), kit.endings(model)
+    made, endings = arrays(framework.predict(model, x)), framework.endings(model)
     targets = by_output(y, made)
     return {name: Loss(task_of(targets[name]), _output(endings.get(name), part)) for name, part in made.items()}
 
@@ -72,7 +72,7 @@ def _output(ending: str | None, made: Array) -> Output:
 
 
 def fine_tune(
-    kit: Kit,
+    framework: Framework,
     model: Any,
     batches: Batches,
     fit: Fit,
@@ -82,8 +82,8 @@ def fine_tune(
     after_step: Callable[[], None] | None = None,
 ) -> list[float]:
     """Train a model in place; returns the mean loss of each epoch. `after_step` runs when weights have moved."""
-    goals = _weighed(goals if goals is not None else goals_of(kit, model, *first(batches)), fit)
-    trainer = kit.trainer(model, goals, fit.learning_rate)
+    goals = _weighed(goals if goals is not None else goals_of(framework, model, *first(batches)), fit)
+    trainer = framework.trainer(model, goals, fit.learning_rate)
     deadline = None if fit.time_limit_s is None else time.monotonic() + fit.time_limit_s
     history = []
     for epoch in range(fit.epochs):
@@ -98,7 +98,7 @@ def fine_tune(
             if deadline is not None and time.monotonic() > deadline:
                 break
         history.append(total / max(seen, 1))
-        events.emit("shrink.epoch", kit.name, epoch=epoch, loss=history[-1], rows=seen)
+        events.emit("shrink.epoch", framework.name, epoch=epoch, loss=history[-1], rows=seen)
         if deadline is not None and time.monotonic() > deadline:
             break
     return history

@@ -1,7 +1,7 @@
 """Watching memory around a piece of code.
 
 Covers: `with ps.watch_memory() as m:` for notebooks and tests: peak, growth, and a limit that raises. Memory is looked
-at fifty times a second; a peak of this process that is over between two looks is told by the kernel's high-water mark,
+at fifty times a second; a peak of this process that is over between two looks is shown by the kernel's high-water mark,
 where it is higher than ever before in this process.
 Does not cover: whole scripts (`penstock run`), a peak measured apart from this process (assert_peak.py).
 """

@@ -33,12 +33,12 @@ h = layers.Conv2D(8, 3, padding="same", activation="relu")(start)
 h = layers.Add()([h, layers.Conv2D(8, 3, padding="same", activation="relu")(h)])
 h = layers.Dense(48, activation="relu")(layers.Flatten()(h))
 model = keras.Model(start, layers.Dense(10, activation="softmax")(h))
-kit = framework_of(model)
-judge = lambda m: score(lambda b: kit.predict(m, b), test).value
-fine_tune(kit, model, train, Fit(8, 3e-3))
+framework = framework_of(model)
+judge = lambda m: score(lambda b: framework.predict(m, b), test).value
+fine_tune(framework, model, train, Fit(8, 3e-3))
 result = {"backend": keras.backend.backend(), "model": judge(model)}
 half = remove_channels(model, 0.5)
-fine_tune(kit, half, train, Fit(4, 3e-3))
+fine_tune(framework, half, train, Fit(4, 3e-3))
 result["half"] = judge(half)
 result["parameters"] = [model.count_params(), half.count_params()]
 thin = prune(model, train, 0.6, fit=Fit(2, 3e-3))
@@ -65,15 +65,15 @@ h = layers.GlobalAveragePooling1D()(layers.Add()([h, layers.MultiHeadAttention(4
 ends = {"digit": layers.Dense(10, name="digit")(h), "odd": layers.Dense(1, activation="sigmoid", name="odd")(h)}
 two = keras.Model([a, b], ends)
 both = [((p[..., 0], p[..., 0].transpose(0, 2, 1)), {"digit": q, "odd": q % 2}) for p, q in train]
-fine_tune(kit, two, both, Fit(6, 1e-2))
+fine_tune(framework, two, both, Fit(6, 1e-2))
 pupil = width(two, 0.5)
 result["heads"] = pupil.get_layer("heads").num_heads
 distill(two, pupil, both, fit=Fit(4, 1e-2))
-parts = score(lambda z: kit.predict(pupil, z), both).parts
+parts = score(lambda z: framework.predict(pupil, z), both).parts
 result["parts"] = {name: part.value for name, part in parts.items()}
 for name, made in {"half": half, "thin": thin, "student": student, "int8": small, "lora": tuned}.items():
     save_model(made, f"{folder}/{name}.keras")
-    np.save(f"{folder}/{name}.npy", kit.predict(made, x[:16]))
+    np.save(f"{folder}/{name}.npy", framework.predict(made, x[:16]))
 np.save(f"{folder}/x.npy", x[:16])
 print(json.dumps(result))
 """

@@ -69,10 +69,10 @@ def warm(path: Path, training: bool) -> None:
         torch.export.save(torch.export.export(tiny, (torch.from_numpy(x),)), program)
         program.seek(0)
         torch.export.load(program)
-    kit = framework_of(tiny)
-    kit.predict(tiny, x)
+    framework = framework_of(tiny)
+    framework.predict(tiny, x)
     if training:
-        kit.trainer(tiny, {"": Loss("classify")}, 1e-3).step(x, np.zeros(2, dtype=np.int64), None)
+        framework.trainer(tiny, {"": Loss("classify")}, 1e-3).step(x, np.zeros(2, dtype=np.int64), None)
 
 
 def measure_inference(path: Path, held_out: Spilled, spec: dict[str, Any]) -> dict[str, Any]:
@@ -104,9 +104,9 @@ def measure_training(path: Path, held_out: Spilled) -> dict[str, Any]:
     base = status_nbytes("VmRSS")
     reset_peak()
     model = open_pickle(path) if path.suffix == ".pkl" else open_model(path)
-    kit = framework_of(model)
-    goals = goals_of(kit, model, x, y)
-    trainer = kit.trainer(model, goals, 1e-3)
+    framework = framework_of(model)
+    goals = goals_of(framework, model, x, y)
+    trainer = framework.trainer(model, goals, 1e-3)
     targets = {name: labels(part, goals[name].task) for name, part in by_output(y, goals).items()}
     for _ in range(3):
         trainer.step(x, targets, None)

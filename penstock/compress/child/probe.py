@@ -75,9 +75,9 @@ def measure(
 
 def _names(model: Any, x: Inputs) -> dict[str, Any]:
     """What the model calls its inputs and outputs, in its own order, by which a file's are identified."""
-    kit = framework_of(model)
-    outputs = [name for name in arrays(kit.predict(model, rows(x, 0, 2))) if name]
-    inputs = [tensor.name for tensor in getattr(model, "inputs", [])] if kit.name == "keras" else []
+    framework = framework_of(model)
+    outputs = [name for name in arrays(framework.predict(model, rows(x, 0, 2))) if name]
+    inputs = [tensor.name for tensor in getattr(model, "inputs", [])] if framework.name == "keras" else []
     return {"inputs": inputs, "outputs": outputs}
 
 

@@ -32,8 +32,8 @@ def runner(path: Path, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) 
     if path.is_dir():
         return _saved_model(path, inputs, outputs)
     model = open_pickle(path) if path.suffix == ".pkl" else open_model(path)
-    kit = framework_of(model)
-    return lambda x: _renamed(arrays(kit.predict(model, x)), outputs)
+    framework = framework_of(model)
+    return lambda x: _renamed(arrays(framework.predict(model, x)), outputs)
 
 
 def open_pickle(path: Path) -> Any:

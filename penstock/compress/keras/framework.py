@@ -21,8 +21,8 @@ from penstock.guard.keras.private import all_layers
 KERNEL_AXES = {"kernel": -2, "depthwise_kernel": -2, "pointwise_kernel": -2, "recurrent_kernel": -2}
 
 
-class KerasKit:
-    """The Kit for Keras."""
+class KerasModels:
+    """`Framework` for Keras."""
 
     name = "keras"
 

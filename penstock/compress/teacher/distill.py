@@ -19,7 +19,7 @@ import numpy as np
 
 from penstock.compress.data import Array, Batches, Inputs, Outputs, arrays, bare, by_output, first
 from penstock.compress.files import open_model
-from penstock.compress.framework import Kit, Loss, framework_of
+from penstock.compress.framework import Framework, Loss, framework_of
 from penstock.compress.quantize import quantized
 from penstock.compress.teacher.logits import DONE, Logits, fingerprint
 from penstock.compress.train import Fit, Teach, fine_tune, goals_of
@@ -63,13 +63,13 @@ def distill(
 
     >>> losses = distill("teacher.keras", student, ds, fit=Fit(epochs=3), cache="logits/")  # doctest: +SKIP
     """
-    kit = framework_of(student)
+    framework = framework_of(student)
     x, y = first(ds)
-    losses = taught(goals_of(kit, student, x, y), temperature, alpha)
+    losses = taught(goals_of(framework, student, x, y), temperature, alpha)
     way = cache if isinstance(cache, Teacher) else Teacher(cache)
-    with teaching(teacher, ds, way, student_nbytes=_nbytes(kit, student)) as teach:
-        _agree(teach(x), kit.predict(student, x))
-        return fine_tune(kit, student, ds, fit or Fit(), goals=losses, teach=teach)
+    with teaching(teacher, ds, way, student_nbytes=_nbytes(framework, student)) as teach:
+        _agree(teach(x), framework.predict(student, x))
+        return fine_tune(framework, student, ds, fit or Fit(), goals=losses, teach=teach)
 
 
 def _agree(said: Outputs, made: Outputs) -> None:
@@ -142,8 +142,8 @@ def choose_mode(*, opened_here: bool, student_nbytes: int, free: int) -> Literal
     return "int8" if opened_here and TRAINING_COPIES * student_nbytes > free else None
 
 
-def _nbytes(kit: Kit, model: Any) -> int:
-    return sum(values.nbytes for values in kit.arrays(model).values())
+def _nbytes(framework: Framework, model: Any) -> int:
+    return sum(values.nbytes for values in framework.arrays(model).values())
 
 
 def _opened(teacher: object) -> Any:
@@ -154,11 +154,13 @@ def _opened(teacher: object) -> Any:
 
 
 def _speaker(model: Any, example: tuple[Inputs, Inputs]) -> Teach:
-    kit = framework_of(model)
-    goals = goals_of(kit, model, *example)
+    framework = framework_of(model)
+    goals = goals_of(framework, model, *example)
 
     def speak(batch: Inputs) -> Outputs:
-        return bare({name: _logits(part, goals[name]) for name, part in arrays(kit.predict(model, batch)).items()})
+        return bare(
+            {name: _logits(part, goals[name]) for name, part in arrays(framework.predict(model, batch)).items()}
+        )
 
     return speak
 

@@ -185,12 +185,12 @@ def prune(
     **tuning: Any,
 ) -> ModelT:
     """A copy of the model, thinned while it trains on `data`: sparsity grows over the first half of the steps."""
-    kit, fit = framework_of(model), fit or Fit()
-    small = kit.copy(model)
+    framework, fit = framework_of(model), fit or Fit()
+    small = framework.copy(model)
     batches = sum(1 for _ in pairs(data))
     half = batches * fit.epochs // 2
     schedule = Schedule(0.0 if n_m else sparsity, 0, 0 if n_m else half, max(1, half // 20))
     pruner = Pruner(small, schedule, scope=scope, n_m=n_m)
-    fine_tune(kit, small, data, fit, after_step=pruner.step, **tuning)
+    fine_tune(framework, small, data, fit, after_step=pruner.step, **tuning)
     pruner.strip()
     return small  # type: ignore[no-any-return]

@@ -65,9 +65,15 @@ def left_alone(model: object, example: Inputs | None = None) -> list[str]:
 def _cut(model: Any, keep: float, scope: Scope, multiple: int, example: Inputs | None, copy_weights: bool) -> Any:
     if multiple < 1:
         raise InvalidInput(f"multiple must be 1 or more, not {multiple}.")
-    kit = framework_of(model)
-    trace: Trace = kit.trace(model, example)
-    stays = trace.keep(trace.scores(kit.arrays(model)), keep, scope=scope, multiple=multiple)
-    small = kit.rebuild(model, trace, stays, copy_weights=copy_weights)
-    events.emit("shrink.width", kit.name, before=kit.parameters(model), after=kit.parameters(small), notes=trace.notes)
+    framework = framework_of(model)
+    trace: Trace = framework.trace(model, example)
+    stays = trace.keep(trace.scores(framework.arrays(model)), keep, scope=scope, multiple=multiple)
+    small = framework.rebuild(model, trace, stays, copy_weights=copy_weights)
+    events.emit(
+        "shrink.width",
+        framework.name,
+        before=framework.parameters(model),
+        after=framework.parameters(small),
+        notes=trace.notes,
+    )
     return small

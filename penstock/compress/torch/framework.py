@@ -20,8 +20,8 @@ from penstock.compress.torch.trace import is_exported, rebuild_torch, torch_arra
 from penstock.core.errors import InvalidInput
 
 
-class TorchKit:
-    """The Kit for torch."""
+class TorchModels:
+    """`Framework` for torch."""
 
     name = "torch"
 

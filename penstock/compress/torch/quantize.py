@@ -22,7 +22,7 @@ import torch
 from torch.nn.utils import parametrize
 
 from penstock.compress.data import CALIBRATION_ROWS, Batches, Head, arrays, first
-from penstock.compress.torch.framework import TorchKit, call
+from penstock.compress.torch.framework import TorchModels, call
 from penstock.compress.torch.trace import is_exported
 from penstock.compress.train import Fit, fine_tune
 from penstock.core.errors import InvalidInput
@@ -132,7 +132,7 @@ def _weight_only(model: Any, mode: str, data: Batches | None, fit: Fit | None) -
     if fit is not None and data is not None:
         for part, name in found:
             parametrize.register_parametrization(part, name, _Simulated(_storage(mode, getattr(part, name))))
-        fine_tune(TorchKit(), twin, data, fit)
+        fine_tune(TorchModels(), twin, data, fit)
         for part, name in found:
             parametrize.remove_parametrizations(part, name, leave_parametrized=False)
         notes.append(f"Fine-tuned for {fit.epochs} epochs under simulated {mode}.")
@@ -194,7 +194,7 @@ def _static(model: Any, calibration: Batches, fit: Fit | None) -> Any:
         with _quiet():
             if fit is not None:
                 ready = prepare_qat_fx(twin.train(), get_default_qat_qconfig_mapping(_engine()), example)
-                fine_tune(TorchKit(), ready, calibration, fit)
+                fine_tune(TorchModels(), ready, calibration, fit)
             else:
                 ready = prepare_fx(twin.eval(), get_default_qconfig_mapping(_engine()), example)
                 with torch.inference_mode():

@@ -20,7 +20,7 @@ from penstock.doctor.static.script import Script, read_program
 from penstock.doctor.verdict.facts import Clues
 
 LEAST = 0.3
-"""Causes below this are not told."""
+"""Causes below this are not reported."""
 PART = 0.35
 """The part of what a run took that a cause must account for to be believed in full."""
 ROOM = 0.9
@@ -58,7 +58,7 @@ def rank(facts: Clues, scripts: Sequence[Script] | None = None) -> list[Ranked]:
 
 
 def _in_question(facts: Clues) -> Sequence[Cause]:
-    """A run that finished with room to spare has proved that its data and its steps fit: only what grows is told."""
+    """A run that finished with room to spare has proved that its data and its steps fit: only what grows counts."""
     if facts.died or facts.ending.kind != "finished" or facts.shape.peak > ROOM * facts.limit:
         return all_causes()
     proved = {cause.name for room in ("data", "step") for cause in causes_of(room)}

@@ -20,12 +20,12 @@ from penstock.doctor.verdict.shape import Shape
 
 MOST_CAUSES = 5
 GROWING = 0.02
-"""Share of the limit by which a container must grow to be told."""
+"""Share of the limit by which a container must grow to be reported."""
 
 
 @dataclass(frozen=True)
 class RunVerdict:
-    """Everything that is told about a run."""
+    """Everything that is reported about a run."""
 
     folder: Path
     command: list[str]
@@ -162,7 +162,7 @@ def _probes(facts: Clues) -> list[str]:
 
 
 def _lengths(facts: Clues) -> list[str]:
-    """Containers of the script from their first look to their last; what grows is told, and if nothing does."""
+    """Containers of the script from their first look to their last; those that grow, or that none does."""
     seen = [n for n in facts.names if n.first_len or n.last_len]
     growing = [n for n in seen if n.last_len > n.first_len and n.last - n.first > GROWING * facts.limit]
     if seen and not growing:

@@ -71,10 +71,10 @@ def test_removing_dead_heads_changes_nothing() -> None:
 def test_training_on_int8_weights_mends_them_and_the_file_is_plain(tmp_path: Path) -> None:
     model = mlp()
     fine_tune(framework_of(model), model, DATA, Fit(2, 3e-3))
-    kit = framework_of(model)
+    framework = framework_of(model)
 
     def loss(one: keras.Model) -> float:
-        return float(np.mean(keras.ops.sparse_categorical_crossentropy(Y, kit.predict(one, X), from_logits=True)))
+        return float(np.mean(keras.ops.sparse_categorical_crossentropy(Y, framework.predict(one, X), from_logits=True)))
 
     small, notes = quantized(model, "int8", calibration=DATA, fit=Fit(8, 1e-2))
     assert any("LoRA" in note for note in notes)

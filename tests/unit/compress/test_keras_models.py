@@ -132,7 +132,9 @@ def test_a_damaged_keras_file_gets_a_clear_error(tmp_path: Path) -> None:
 
 
 def test_a_model_knows_how_it_ends() -> None:
-    kit = framework_of(residual())
-    assert kit.endings(residual()) == {"": "softmax"}
-    assert kit.endings(keras.Sequential([keras.Input((3,)), layers.Dense(1, activation="sigmoid")])) == {"": "sigmoid"}
-    assert kit.endings(keras.Sequential([keras.Input((3,)), layers.Dense(2)])) == {"": "linear"}
+    framework = framework_of(residual())
+    assert framework.endings(residual()) == {"": "softmax"}
+    assert framework.endings(keras.Sequential([keras.Input((3,)), layers.Dense(1, activation="sigmoid")])) == {
+        "": "sigmoid"
+    }
+    assert framework.endings(keras.Sequential([keras.Input((3,)), layers.Dense(2)])) == {"": "linear"}

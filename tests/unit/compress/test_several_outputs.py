@@ -66,8 +66,8 @@ def trained(request):
 
 
 def judged(model, form: str = "tuple") -> Score:
-    kit = framework_of(model)
-    return score(lambda x: kit.predict(model, x), batches(form))
+    framework = framework_of(model)
+    return score(lambda x: framework.predict(model, x), batches(form))
 
 
 def test_every_output_has_its_score(trained) -> None:
@@ -85,11 +85,11 @@ def test_width_and_channels_keep_both_outputs(trained) -> None:
     _, model = trained
     example = (A[:4], B[:4])
     same, small = width(model, 1.0, example=example), remove_channels(model, 0.5, example=example)
-    kit = framework_of(model)
-    for name, part in arrays(kit.predict(same, example)).items():
-        np.testing.assert_allclose(part, kit.predict(model, example)[name], atol=1e-5)
-    assert kit.parameters(small) < 0.5 * kit.parameters(model)
-    fine_tune(kit, small, batches("names"), Fit(10, 2e-2))
+    framework = framework_of(model)
+    for name, part in arrays(framework.predict(same, example)).items():
+        np.testing.assert_allclose(part, framework.predict(model, example)[name], atol=1e-5)
+    assert framework.parameters(small) < 0.5 * framework.parameters(model)
+    fine_tune(framework, small, batches("names"), Fit(10, 2e-2))
     assert judged(small).parts["kind"].value > 0.85
 
 
@@ -125,13 +125,13 @@ def test_a_loss_weight_of_zero_leaves_an_output_untaught(trained) -> None:
 
 
 def test_labels_that_do_not_agree_are_refused(trained) -> None:
-    kit, model = framework_of(trained[1]), trained[1]
+    framework, model = framework_of(trained[1]), trained[1]
     with pytest.raises(InvalidInput, match="one array; the model gives kind, age"):
-        fine_tune(kit, model, [(x, y[0]) for x, y in batches("tuple")], Fit(1))
+        fine_tune(framework, model, [(x, y[0]) for x, y in batches("tuple")], Fit(1))
     with pytest.raises(InvalidInput, match="age, sort"):
-        fine_tune(kit, model, [(x, {"age": y[1], "sort": y[0]}) for x, y in batches("tuple")], Fit(1))
+        fine_tune(framework, model, [(x, {"age": y[1], "sort": y[0]}) for x, y in batches("tuple")], Fit(1))
     with pytest.raises(InvalidInput, match="63 labels of output '1'"):
-        fine_tune(kit, model, [(x, (y[0], y[1][:63])) for x, y in batches("tuple")], Fit(1))
+        fine_tune(framework, model, [(x, (y[0], y[1][:63])) for x, y in batches("tuple")], Fit(1))
 
 
 def test_parts_are_matched_by_name_before_order() -> None:

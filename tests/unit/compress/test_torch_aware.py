@@ -79,8 +79,8 @@ def test_a_teacher_is_quantized_when_memory_asks_for_it(trained, tmp_path: Path)
     finally:
         stop()
     assert len(told) == 1  # with room there is no need
-    kit = framework_of(student)
-    assert score(lambda x: kit.predict(student, x), DATA).value > 0.8
+    framework = framework_of(student)
+    assert score(lambda x: framework.predict(student, x), DATA).value > 0.8
 
 
 def test_a_quantized_teacher_teaches_nearly_as_well(trained) -> None:
@@ -88,8 +88,8 @@ def test_a_quantized_teacher_teaches_nearly_as_well(trained) -> None:
     for mode in (None, "int8"):
         student = mlp(16)
         distill(trained, student, DATA, alpha=0.9, fit=Fit(15, 1e-2), cache=Teacher(quantize=mode))
-        kit = framework_of(student)
-        found[mode] = score(lambda x, k=kit, s=student: k.predict(s, x), DATA).value
+        framework = framework_of(student)
+        found[mode] = score(lambda x, k=framework, s=student: k.predict(s, x), DATA).value
     assert found["int8"] > found[None] - 0.05
 
 

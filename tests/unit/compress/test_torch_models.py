@@ -73,8 +73,8 @@ def trained(digits):
 
 
 def judged(model, test) -> Score:
-    kit = framework_of(model)
-    return score(lambda x: kit.predict(model, x), test)
+    framework = framework_of(model)
+    return score(lambda x: framework.predict(model, x), test)
 
 
 def test_removing_dead_channels_changes_nothing() -> None:
@@ -197,14 +197,14 @@ def test_n_m_pruning_holds_in_every_group(trained, digits) -> None:
 def test_masks_survive_saving_and_resuming(trained, digits, tmp_path: Path) -> None:
     def run(stop: int | None) -> nn.Module:
         model = copy.deepcopy(trained)
-        pruner, kit = Pruner(model, Schedule(0.7, 0, 8, 2)), framework_of(model)
+        pruner, framework = Pruner(model, Schedule(0.7, 0, 8, 2)), framework_of(model)
         for number, (x, y) in enumerate(digits[0]):
             if number == stop:
                 pruner.save(tmp_path / "masks.npz")
                 model = copy.deepcopy(model)
                 pruner = Pruner.resume(model, tmp_path / "masks.npz")
                 assert pruner.steps == stop
-            kit.trainer(model, {"": LOSS}, 1e-3).step(x, y, None)
+            framework.trainer(model, {"": LOSS}, 1e-3).step(x, y, None)
             pruner.step()
         pruner.strip()
         return model
