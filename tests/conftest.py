@@ -1,4 +1,4 @@
-"""Kernels as they are written now, how property tests draw, what a test has leased, processors that lack what they say.
+"""Kernels as they are written now, how property tests draw, what a test has leased, processors and shells that differ.
 
 Property tests draw the same examples each time, so that a run can be repeated. `PENSTOCK_HYPOTHESIS=explore` draws new
 ones and many more, for a search of minutes or hours.
@@ -34,6 +34,13 @@ def _keep_to_instructions_that_work() -> None:
         os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_FP16"
 
 
+def _take_ctrl_c() -> None:
+    """A shell that starts the tests in the background has them ignore Ctrl-C, and children would inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+_take_ctrl_c()
 _keep_to_instructions_that_work()  # before workers and children are started, which inherit it
 
 if (ROOT / "native" / "build.py").exists():  # tests run against the kernels as they are written now

@@ -35,9 +35,9 @@ def quantized(
     """As `quantize`, with what there is to know about the result."""
     framework = framework_of(model)
     if framework.name == "torch":
-        from penstock.compress.torch.quantize import quantize_torch as framework
+        from penstock.compress.torch.quantize import quantize_torch as convert
     else:
-        from penstock.compress.keras.quantize import quantize_keras as framework
-    made, notes = framework(model, mode, data=calibration, fit=fit)
+        from penstock.compress.keras.quantize import quantize_keras as convert
+    made, notes = convert(model, mode, data=calibration, fit=fit)
     events.emit("shrink.quantize", framework.name, mode=mode, notes=notes)
     return made, notes
