@@ -35,6 +35,9 @@ typedef struct {
     int64_t stride, right, down;
 } jpeg_block;
 
+/* A block between its bits and its samples: coefficients, and where the samples go. */
+typedef struct { _Alignas(64) int16_t at[JPEG_BLOCK]; uint8_t *target; int64_t stride; } jpeg_coefficients;
+
 /* Bits on top of the buffer, how many, and where the next ones are. */
 typedef struct { uint64_t buffer, have; const uint8_t *at; } jpeg_bits;
 
@@ -99,11 +102,10 @@ PS_INLINE void jpeg_put(int16_t *block, const jpeg_factors *factors, int64_t k, 
     *(int16_t *)((char *)block + (factor & 255)) = (int16_t)(value * (factor >> 16));
 }
 
-/* The value whose `size` bits stand on top. */
+/* The value whose `size` bits stand on top. Its sign is as good as random, so that there is no branch on it. */
 PS_INLINE int32_t jpeg_signed(uint64_t buffer, int32_t size) {
-    if (!size) return 0;
-    int32_t extra = (int32_t)(buffer >> (64 - size));
-    return extra < 1 << (size - 1) ? extra - (1 << size) + 1 : extra;
+    int32_t extra = (int32_t)(buffer >> 1 >> (63 - size)), if_negative = (int32_t)(buffer >> 63) - 1;
+    return extra + (if_negative & (1 - (1 << size)));
 }
 
 /* The difference of a DC coefficient to the one before; returns the bits it takes, 0 where it is damaged. */
@@ -171,26 +173,37 @@ PS_INLINE void jpeg_clear(int16_t *block) {
     for (int i = 0; i < 8; i++) memcpy(block + 8 * i, &zeros, sizeof zeros);
 }
 
-/* Decode MCUs one after the other, from the first bit of a run. */
+/* A block's coefficients become samples; returns whether they are those of eight-bit pixels. */
+PS_INLINE int jpeg_finish(const jpeg_coefficients *block, int quick) {
+    if (any_beyond(load_i16x8(block->at), JPEG_MOST)) return 0;
+    if (quick) jpeg_fast(block->at, block->target, block->stride);
+    else jpeg_accurate(block->at, block->target, block->stride);
+    return 1;
+}
+
+/* Decode MCUs one after the other, from the first bit of a run. A block is transformed when the next one's bits have been
+   read: vectors cannot be loaded from what was just stored two bytes at a time before all of that has left the
+   processor, and meanwhile it would have nothing to do. */
 PS_INLINE int jpeg_read_run(jpeg_state *state, const jpeg_block *blocks, int64_t mcus, int quick) {
-    _Alignas(32) int16_t block[JPEG_BLOCK];
+    jpeg_coefficients two[2], *block = two, *before = NULL;
     jpeg_bits bits = {0, 0, state->bits};
     for (int64_t mcu = 0; mcu < mcus; mcu++) {
         for (int64_t b = 0; b < state->blocks; b++) {
             const jpeg_block *info = &blocks[b];
             int32_t value;
-            jpeg_clear(block);
+            jpeg_clear(block->at);
             jpeg_refill(&bits);
             uint64_t taken = jpeg_first(info->dc, bits.buffer, &value);
             if (!taken) return JPEG_DAMAGED;
             jpeg_drop(&bits, taken);
             *info->prediction += value;
-            jpeg_put(block, info->factors, 0, *info->prediction);
-            int sound = jpeg_others(info->ac, info->factors, block, &bits);
-            if (!sound || any_beyond(load_i16x8(block), JPEG_MOST)) return JPEG_DAMAGED;
-            uint8_t *target = info->plane + state->column * info->right + state->row * info->down;
-            if (quick) jpeg_fast(block, target, info->stride);
-            else jpeg_accurate(block, target, info->stride);
+            jpeg_put(block->at, info->factors, 0, *info->prediction);
+            if (!jpeg_others(info->ac, info->factors, block->at, &bits)) return JPEG_DAMAGED;
+            if (before && !jpeg_finish(before, quick)) return JPEG_DAMAGED;
+            block->target = info->plane + state->column * info->right + state->row * info->down;
+            block->stride = info->stride;
+            before = block;
+            block = block == two ? two + 1 : two;
         }
         if (++state->column == state->wide) {
             state->column = 0;
@@ -198,6 +211,7 @@ PS_INLINE int jpeg_read_run(jpeg_state *state, const jpeg_block *blocks, int64_t
         }
         if (bits.at > state->end + 8) return JPEG_DAMAGED;
     }
+    if (before && !jpeg_finish(before, quick)) return JPEG_DAMAGED;
     int64_t left = 8 * (state->end - bits.at) + (int64_t)bits.have;
     return left >= 0 && left < 8 ? JPEG_OK : JPEG_DAMAGED;
 }

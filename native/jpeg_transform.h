@@ -11,24 +11,8 @@
    row of coefficients overflows, and pixels depend on the way they are computed. */
 enum { JPEG_MOST = 8192 };
 
-/* Four rows of sixteen bytes, those two apart taken by turns. */
-PS_INLINE void jpeg_turn_bytes(const i8x16 from[4], i8x16 to[4]) {
-    for (int i = 0; i < 2; i++) {
-        to[2 * i] = __builtin_shufflevector(from[i], from[i + 2], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-        to[2 * i + 1] = __builtin_shufflevector(from[i], from[i + 2], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14,
-                                                30, 15, 31);
-    }
-}
-
-/* Columns of numbers around zero to rows of bytes around 128. */
-PS_INLINE void jpeg_write(const i16x8 lines[8], uint8_t *target, int64_t stride) {
-    i8x16 pairs[4], once[4], rows[4];
-    for (int i = 0; i < 4; i++) {
-        i8x16 both = saturated_bytes(lines[i], lines[i + 4]);
-        pairs[i] = __builtin_shufflevector(both, both, 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
-    }
-    jpeg_turn_bytes(pairs, once);
-    jpeg_turn_bytes(once, rows);
+/* Rows of bytes around zero, two in a vector, to rows around 128. */
+PS_INLINE void jpeg_write(const i8x16 rows[4], uint8_t *target, int64_t stride) {
     for (int i = 0; i < 4; i++) {
         i8x16 pixels = rows[i] ^ (int8_t)-128;
         memcpy(target + 2 * i * stride, &pixels, 8);
@@ -45,7 +29,7 @@ PS_INLINE void jpeg_accurate_lines(const i16x8 d[8], i32x8 out[8]) {
     i32x8 z3 = rotated(sum_73, sum_51, -6436, 9633), z4 = rotated(sum_73, sum_51, 9633, 6437);
     i32x8 even[4] = {even_0 + even_3, even_1 + even_2, even_1 - even_2, even_0 - even_3};
     i32x8 odd[4] = {rotated(d[1], d[7], 4926, -7373) + z4, rotated(d[3], d[5], 4177, -20995) + z3,
-                    rotated(d[5], d[3], -4176, -20995) + z4, rotated(d[7], d[1], -4927, -7373) + z3};
+                    rotated(d[3], d[5], -20995, -4176) + z4, rotated(d[1], d[7], -7373, -4927) + z3};
     for (int i = 0; i < 4; i++) {
         out[i] = even[i] + odd[i];
         out[7 - i] = even[i] - odd[i];
@@ -56,13 +40,15 @@ PS_INLINE void jpeg_accurate_lines(const i16x8 d[8], i32x8 out[8]) {
 PS_INLINE void jpeg_accurate(const int16_t *block, uint8_t *target, int64_t stride) {
     i16x8 d[8];
     i32x8 lines[8];
+    i8x16 rows[4];
     for (int i = 0; i < 8; i++) d[i] = load_i16x8(block + 8 * i);
     jpeg_accurate_lines(d, lines);
-    for (int i = 0; i < 8; i++) d[i] = saturated_8((lines[i] + (1 << 10)) >> 11);
-    turn(d);
+    for (int i = 0; i < 8; i++) lines[i] = (lines[i] + (1 << 10)) >> 11;
+    columns_16_of_32(lines, d);
     jpeg_accurate_lines(d, lines);
-    for (int i = 0; i < 8; i++) d[i] = saturated_8((lines[i] + (1 << 17)) >> 18);
-    jpeg_write(d, target, stride);
+    for (int i = 0; i < 8; i++) lines[i] = (lines[i] + (1 << 17)) >> 18;
+    columns_8_of_32(lines, rows);
+    jpeg_write(rows, target, stride);
 }
 
 /* Times a factor with 8 bits behind the point, rounded down, as 16-bit multipliers do it. */
@@ -88,12 +74,14 @@ PS_INLINE void jpeg_fast_lines(i16x8 d[8]) {
 /* As jpeg_accurate, on coefficients that carry the fast transform's scales. */
 PS_INLINE void jpeg_fast(const int16_t *block, uint8_t *target, int64_t stride) {
     i16x8 d[8];
+    i8x16 rows[4];
     for (int i = 0; i < 8; i++) d[i] = load_i16x8(block + 8 * i);
     jpeg_fast_lines(d);
     turn(d);
     jpeg_fast_lines(d);
     for (int i = 0; i < 8; i++) d[i] >>= 5;
-    jpeg_write(d, target, stride);
+    columns_8(d, rows);
+    jpeg_write(rows, target, stride);
 }
 
 #endif

@@ -23,25 +23,27 @@ PS_KERNEL(int32_t, tfrecord_walk)(const uint8_t *buf, int64_t buf_len, int64_t l
                                   int64_t *offsets, int64_t *lengths, int64_t room, int64_t progress[2]) {
     int64_t found = 0, place = 0, last = longest < 0 ? -1 : ps_least(buf_len - HEADER, left - FRAME);
     uint64_t most = (uint64_t)ps_least(longest, left); /* so that no sum below wraps around */
-    uintptr_t header = (uintptr_t)buf;
+    const uint8_t *header = buf;
+    uint64_t length = place <= last ? load_u64(header) : 0;
     while (found < room && place <= last) {
-        /* A length is known only after the one before. What waits for it is kept short, a load from an address that is
-           there and one addition; compilers would wait with the other addition, too, and add up the address. */
-        uint64_t length = load_u64((const void *)header);
-        uintptr_t next = header + FRAME;
-        __asm__("" : "+r"(next));
-        next += length;
-        int64_t after = (int64_t)(next - (uintptr_t)buf);
-        if (check && PS_UNLIKELY(masked_crc32c_of((const uint8_t *)header, 8) != load_u32((const uint8_t *)header + 8))) break;
+        if (check && PS_UNLIKELY(masked_crc32c_of(header, 8) != load_u32(header + 8))) break;
         if (PS_UNLIKELY(length > most)) break;
+        int64_t after = place + FRAME + (int64_t)length;
         if (PS_UNLIKELY(after > left)) break;
         offsets[found] = place;
         lengths[found++] = (int64_t)length;
         /* Records are mostly alike: some of them ahead the next header lies about there, and is not cached. */
         if (PS_UNLIKELY(length >= LARGE))
-            __builtin_prefetch((const void *)(header + (1 + AHEAD) * (FRAME + length)));
+            __builtin_prefetch((const void *)((uintptr_t)header + (1 + AHEAD) * (FRAME + length)));
         place = after;
-        header = next;
+        if (place > last) break;
+        /* A length is known only after the one before. What waits for it is kept to a load alone: its address is a sum
+           of two registers, of which one is there before. Compilers would load from the sum that is made for `header`,
+           one addition later. */
+        const uint8_t *next = header + FRAME, *base = next;
+        __asm__("" : "+r"(base));
+        header = next + length;
+        length = load_u64(base + length);
     }
     progress[0] = found;
     progress[1] = place;

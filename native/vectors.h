@@ -96,12 +96,8 @@ PS_INLINE i16x16 rotated_16(i16x16 a, i16x16 b, int16_t p, int16_t q) {
 
 /* As 16-bit numbers; what is beyond them becomes the nearest. */
 PS_INLINE i16x8 saturated_8(i32x8 a) {
-#if defined(__AVX2__)
-    return (i16x8)_mm_packs_epi32(_mm256_castsi256_si128((__m256i)a), _mm256_extracti128_si256((__m256i)a, 1));
-#else
     a = PS_WITHIN(i32x8, a, -32768, 32767);
     return __builtin_convertvector(a, i16x8);
-#endif
 }
 
 /* Two lines of 16-bit numbers as signed bytes, the left one first; what is beyond becomes the nearest. */
@@ -154,6 +150,77 @@ PS_INLINE void turn(i16x8 rows[8]) {
     turn_once(once, twice);
     turn_once(twice, rows);
 }
+
+/* Rows of sixteen bytes, those two apart taken by turns. */
+PS_INLINE void turn_bytes(const i8x16 from[4], i8x16 to[4]) {
+    for (int i = 0; i < 2; i++) {
+        to[2 * i] = __builtin_shufflevector(from[i], from[i + 2], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+        to[2 * i + 1] = __builtin_shufflevector(from[i], from[i + 2], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14,
+                                                30, 15, 31);
+    }
+}
+
+/* The columns of a square as bytes, two in a vector; what is beyond becomes the nearest. */
+PS_INLINE void columns_8(const i16x8 lines[8], i8x16 to[4]) {
+    i8x16 pairs[4], once[4];
+    for (int i = 0; i < 4; i++) {
+        i8x16 both = saturated_bytes(lines[i], lines[i + 4]);
+        pairs[i] = __builtin_shufflevector(both, both, 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
+    }
+    turn_bytes(pairs, once);
+    turn_bytes(once, to);
+}
+
+/* The columns of a square of 32-bit numbers, as 16-bit numbers and as bytes; what is beyond becomes the nearest. AVX2
+   narrows and turns both halves of two lines at once, which takes half of the instructions. */
+#if defined(__AVX2__)
+
+PS_INLINE __m256i narrowed(i32x8 a, i32x8 b) { return _mm256_packs_epi32((__m256i)a, (__m256i)b); }
+
+PS_INLINE void columns_16_of_32(const i32x8 lines[8], i16x8 to[8]) {
+    const __m256i by_turns = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
+    __m256i once[4], twice[4];
+    for (int i = 0; i < 4; i++) once[i] = _mm256_shuffle_epi8(narrowed(lines[i], lines[i + 4]), by_turns);
+    for (int i = 0; i < 2; i++) {
+        twice[2 * i] = _mm256_unpacklo_epi16(once[i], once[i + 2]);
+        twice[2 * i + 1] = _mm256_unpackhi_epi16(once[i], once[i + 2]);
+    }
+    for (int i = 0; i < 4; i++) {
+        __m256i from = twice[i / 2], beside = twice[i / 2 + 2];
+        __m256i two = i % 2 ? _mm256_unpackhi_epi16(from, beside) : _mm256_unpacklo_epi16(from, beside);
+        to[i] = (i16x8)_mm256_castsi256_si128(two);
+        to[i + 4] = (i16x8)_mm256_extracti128_si256(two, 1);
+    }
+}
+
+PS_INLINE __m256i four_by_turns(const i32x8 lines[4]) {
+    const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    return _mm256_shuffle_epi8(_mm256_packs_epi16(narrowed(lines[0], lines[1]), narrowed(lines[2], lines[3])), order);
+}
+
+PS_INLINE void columns_8_of_32(const i32x8 lines[8], i8x16 to[4]) {
+    __m256i first = four_by_turns(lines), second = four_by_turns(lines + 4);
+    for (int i = 0; i < 2; i++) {
+        __m256i two = i ? _mm256_unpackhi_epi32(first, second) : _mm256_unpacklo_epi32(first, second);
+        to[i] = (i8x16)_mm256_castsi256_si128(two);
+        to[i + 2] = (i8x16)_mm256_extracti128_si256(two, 1);
+    }
+}
+
+#else
+
+PS_INLINE void columns_16_of_32(const i32x8 lines[8], i16x8 to[8]) {
+    for (int i = 0; i < 8; i++) to[i] = saturated_8(lines[i]);
+    turn(to);
+}
+
+PS_INLINE void columns_8_of_32(const i32x8 lines[8], i8x16 to[4]) {
+    i16x8 narrow[8];
+    for (int i = 0; i < 8; i++) narrow[i] = saturated_8(lines[i]);
+    columns_8(narrow, to);
+}
+
+#endif
 
 /* Sixteen pixels of three bytes, from a vector for each channel. */
 PS_INLINE void store_three(uint8_t *to, u8x16 a, u8x16 b, u8x16 c) {
