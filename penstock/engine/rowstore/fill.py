@@ -17,7 +17,7 @@ import numpy as np
 
 from penstock.core.block import Block
 from penstock.core.errors import SchemaChanged
-from penstock.core.source import UnitSource
+from penstock.core.source import UnitSource, decoded_nbytes
 from penstock.engine.buffers.leased_rows import Held, Hold
 from penstock.engine.cache.codec import RecordLayout, encode_block
 from penstock.engine.rowstore.log import BUCKETS, RunWriter, StoreFacts
@@ -30,6 +30,9 @@ from penstock.order.permutation import hashed
 
 _RUN_SHARE, _RUN_LEAST, _RUN_MOST = 8, 4_000_000, 32_000_000
 """A run takes this part of the data budget, within limits. Its size does not change the order of rows."""
+
+_RUNS, _RUN_ENOUGH = 60, 8_000_000
+"""So many runs are few enough for blocks to be read by 32 KB and more: small data needs no larger ones than that."""
 
 _SORT_NBYTES = 26
 """What sorting takes for a row, beside the row: its number, its hash, its bucket and its place."""
@@ -45,7 +48,7 @@ def fill(context: Context, source: UnitSource, writer: RunWriter) -> StoreFacts:
     # What functions return may differ from row to row, whatever the first rows look like.
     layout = RecordLayout(schema) if schema.fixed and not getattr(source, "transforms", ()) else None
     last: dict[str, Any] = writer.journal[-1] if writer.journal else {"rows": 0, "state": None}
-    run_nbytes = max(_RUN_LEAST, min(_RUN_MOST, context.most_nbytes // _RUN_SHARE))
+    run_nbytes = _run_nbytes(decoded_nbytes(source), context.most_nbytes)
     stream = UnitBlocks(
         context,
         source,
@@ -76,6 +79,12 @@ def fill(context: Context, source: UnitSource, writer: RunWriter) -> StoreFacts:
     facts = StoreFacts(run.before, writer.nbytes, len(writer.journal), 0 if layout is None else layout.nbytes)
     writer.finish(facts)
     return facts
+
+
+def _run_nbytes(whole_nbytes: int, budget_nbytes: int) -> int:
+    """Bytes of a run for a store of about `whole_nbytes`."""
+    enough = min(_RUN_MOST, max(_RUN_ENOUGH, whole_nbytes // _RUNS))
+    return max(_RUN_LEAST, min(enough, budget_nbytes // _RUN_SHARE))
 
 
 class _Run:

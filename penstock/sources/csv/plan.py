@@ -93,7 +93,7 @@ def make_plan(paths: Sequence[str], sizes: np.ndarray, shape: TableShape, option
         types=types,
         shape=shape,
         schema=schema,
-        quotes=found.quotes,
+        quotes=found.quotes or options.newlines_in_values is True,
         range_nbytes=nbytes,
         piece_nbytes=piece,
         growth=growth,

@@ -40,6 +40,7 @@ from penstock.sources.csv.split import (
     stream_lines,
 )
 from penstock.sources.csv.text_stream import open_text, packing
+from penstock.sources.csv.unseen_quotes import refuse_unseen
 from penstock.sources.from_files import PathSource, name_of
 from penstock.sources.storage import files as storage
 from penstock.sources.storage.unchanged import Unchanged
@@ -126,11 +127,9 @@ class CsvSource(PathSource):
             lines, spans, errors = joined(paths, found, self._pieces.nbytes_of(len(files)))
             quoted = lines.has(self._quoting.quote)
             if quoted:
-                self._quoted.update(
-                    file
-                    for file, part in zip(files.tolist(), spans.parts(lines), strict=True)
-                    if part.has(self._quoting.quote)
-                )
+                for file, part in zip(files.tolist(), spans.parts(lines), strict=True):
+                    if part.has(self._quoting.quote):
+                        self._has_quotes(file, self.plan.piece_nbytes)
             if exact.issuperset(file for file in files.tolist() if self._is_exact(file)):
                 break  # else a file proved to have quotes: they have to be counted from its start
         for error in errors:
@@ -146,12 +145,19 @@ class CsvSource(PathSource):
         found = self._pieces.read(files, which, self._quoting, state)
         for file, piece, lines in zip(files.tolist(), which.tolist(), found, strict=True):
             if lines.error and self._quoting.quote is not None:  # perhaps a quoted newline is where it ends
-                self._quoted.add(file)
+                self._has_quotes(file, self.plan.piece_nbytes)
             yield self._body(lines) if piece == 0 else lines
 
     def _is_exact(self, file: int) -> bool:
         """Whether quotes are counted from the start of a file, because it has some."""
         return self._quoting.quote is not None and (self.plan.quotes or file in self._quoted)
+
+    def _has_quotes(self, file: int, part_nbytes: int) -> None:
+        """Count quotes in a file from now on. Parts of it that were read before may have been inside of some."""
+        if self._is_exact(file):
+            return
+        self._quoted.add(file)
+        refuse_unseen(self.paths[file], int(self.plan.sizes[file]), part_nbytes, self._quoting)
 
     def fingerprint(self) -> str:
         cut = (self.plan.range_nbytes, self.plan.piece_nbytes)
@@ -204,7 +210,7 @@ class CsvSource(PathSource):
         exact = self._quoting.quote is not None and self._is_exact(file)
         lines = self._lines(file, which, exact)
         if not exact and (lines.has(self._quoting.quote) or (lines.error and self._quoting.quote is not None)):
-            self._quoted.add(file)
+            self._has_quotes(file, self.plan.range_nbytes)
             lines = self._lines(file, which, exact=True)
         self._unchanged.check(file, self.paths[file])
         lines = self._body(lines) if which == 0 else lines
