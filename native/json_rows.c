@@ -44,6 +44,13 @@ PS_INLINE int has_digit_behind_point(const uint8_t *at, const uint8_t *end) {
     return !point || (end - point > 1 && (uint8_t)(point[1] - '0') <= 9);
 }
 
+/* Whether a number is written without a point or an exponent. */
+static int is_whole(const uint8_t *at, const uint8_t *end) {
+    for (; at < end; at++)
+        if (*at == '.' || (*at | 32) == 'e') return 0;
+    return 1;
+}
+
 /* One number, from `start` to `end`, to its place; whether it is one for this kernel. */
 PS_INLINE int read_number(json_job *job, int64_t row, int64_t column, int64_t start, int64_t end) {
     const uint8_t *text = job->head.text;
@@ -60,6 +67,9 @@ PS_INLINE int read_number(json_job *job, int64_t row, int64_t column, int64_t st
                !has_digit_behind_point(text + start, text + end)) {
         return 0;
     }
+    /* A whole number that a double may have rounded: sources/json/rounding.py decides. */
+    if (kind == FLOAT && PS_UNLIKELY(number >= 0x1p53 || number <= -0x1p53) && is_whole(text + start, text + end))
+        return 0;
     if (kind == FLOAT) job->head.floats[slot * job->head.rows + row] = number;
     else if (kind == MATRIX) put(job->head.matrix, row * job->head.width + slot, number, job->head.item == 4);
     return 1;

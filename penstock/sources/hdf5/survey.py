@@ -300,7 +300,7 @@ def _storage_of(node: Any, filters: tuple[int, ...], raw: np.dtype[Any]) -> Stor
     # The file's own layout of values must be the one we read: odd precisions, paddings or addresses need the library.
     if node.file.id.get_create_plist().get_sizes() != (8, 8):
         return "library"
-    if raw != RECORD and raw.names != (VALUE,) and node.id.get_type().get_size() != raw.itemsize:
+    if raw != RECORD and raw.names != (VALUE,) and not _is_stored_alike(node.id.get_type(), raw):
         return "library"
     if layout == h5py.h5d.CONTIGUOUS and not plist.get_external_count() and node.id.get_offset() is not None:
         return "contiguous"
@@ -311,6 +311,17 @@ def _storage_of(node: Any, filters: tuple[int, ...], raw: np.dtype[Any]) -> Stor
     if not filters and node.chunks[1:] == node.shape[1:]:
         return "chunked"
     return "packed"
+
+
+def _is_stored_alike(kind: Any, raw: np.dtype[Any]) -> bool:
+    """Whether the file's bytes are NumPy's: no odd precision, no text that ends in spaces or at its first zero."""
+    h5t = h5py_module().h5t
+    if isinstance(kind, h5t.TypeEnumID):
+        kind = kind.get_super()
+        raw = np.dtype(np.int8) if raw.kind == "b" else raw
+    if raw.kind == "V":
+        return bool(kind.get_size() == raw.itemsize)
+    return bool(h5t.py_create(raw) == kind)
 
 
 def _chunks_are_where_told(node: Any) -> bool:

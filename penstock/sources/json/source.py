@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ from penstock.sources.json import numbers as json_numbers
 from penstock.sources.json import parse as json_parse
 from penstock.sources.json import values
 from penstock.sources.json.numbers import Objects, objects_of
+from penstock.sources.json.rounding import has_floats, without_rounded
 from penstock.sources.storage import files as storage
 from penstock.sources.storage.compression import compression_of, open_decompressed
 from penstock.sources.tables.blocks import Spec, TableShape
@@ -50,6 +51,8 @@ class JsonPlan:
     specs: tuple[Spec, ...] = ()
     fields: tuple[str, ...] = ()
     objects: Objects | None = None
+    floats: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Where objects hold the values of columns that are or have float64, without being asked to."""
 
 
 class JsonSource(FileSetSource[LineFiles]):
@@ -86,9 +89,17 @@ class JsonSource(FileSetSource[LineFiles]):
                     fields=tuple(field.name for field in fields),
                     # A kernel of plain numbers gives integers where some are missing elsewhere.
                     objects=None if self.types or missing else objects_of(fields, self.shape, specs),
+                    floats=self._floats(flat, [*arrow], specs),
                 )
                 self.files.growth = self._growth(self._plan.schema)
             return self._plan
+
+    def _floats(
+        self, flat: pa.Schema, fields: Sequence[pa.Field], specs: Sequence[Spec]
+    ) -> dict[str, Sequence[str]]:
+        asked = {name for spec in specs if spec.matrix or spec.dtype is not None for name in spec.sources}
+        names = [f.name for f in flat if has_floats(f.type) and f.name not in asked and f.name not in self.types]
+        return {name: json_parse.split_name(name, fields) for name in names}
 
     def _growth(self, schema: Schema) -> float:
         """By the rows of the first sample where they have one size, else as much as the text."""
@@ -156,9 +167,10 @@ class JsonSource(FileSetSource[LineFiles]):
         if plan.objects is not None:
             fell_back("JSON lines", "a block of objects that the kernel does not read went through PyArrow")
         table, kept, bad = json_parse.parse(lines.text, plan.arrow, others)
-        for start, reason in bad:
+        table, kept, rounded = without_rounded(json_parse.flat(table, plan.names), kept, lines.text, plan.floats)
+        for start, reason in sorted([*bad, *rounded]):
             self.on_error.bad(BadData(where(*spans.place(start)), f"{reason}{self._remedy(reason)}"))
-        return plan.shape.block(json_parse.flat(table, plan.names), _origin(spans, kept), self.on_error, buffers)
+        return plan.shape.block(table, _origin(spans, kept), self.on_error, buffers)
 
     def _numbers(self, parsed: Parsed, origin: Origin) -> Block:
         """The kernel's arrays under the names of the block's columns."""

@@ -16,6 +16,7 @@ import pyarrow.types as pt
 from penstock.core.arrow_numbers import numbers
 from penstock.core.block import Column
 from penstock.core.schema import OBJECT, Field
+from penstock.sources.tables.decimals import nearest_floats
 from penstock.sources.tables.nested import is_list, with_leaves
 
 _INT64_DIGITS = 18
@@ -74,7 +75,9 @@ def plain_column(array: pa.Array, fill: Any = None) -> pa.Array:
             array = pc.cast(pc.cast(array, pa.int32() if pt.is_time32(array.type) else pa.int64()), pa.int64())
         elif pt.is_list(array.type) and pt.is_time(array.type.value_type):
             return with_leaves(array, plain_column)
-        array = pc.cast(array, kind, safe=False)
+        if pt.is_decimal(array.type) and pt.is_float64(kind):
+            array = nearest_floats(array)
+        array = pc.cast(array, kind, safe=False)  # nothing to do where it has the type already
     if fill is not None and is_list(kind):
         return with_leaves(array, lambda leaf: _filled(leaf, fill))
     if fill is not None and array.null_count and not pt.is_nested(kind):
