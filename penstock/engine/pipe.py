@@ -100,7 +100,8 @@ class Pipe:
             meter,
             self._ladder(),
             give_up=self._give_up,
-            last_words=self._last_words,
+            last_words=_write,  # the error may wait where nobody asks for the next batch, or behind a row that takes long
+            warn=_write,
         )
         watchdog.start()
         set_watchdog(watchdog)
@@ -131,15 +132,15 @@ class Pipe:
         for running in tuple(self._runs):
             running.fail(OutOfMemory(words, phase="data", micro=0))
 
-    def _last_words(self, words: str) -> None:
-        """The error waits where nobody asks for the next batch, and the kernel is near: at least it is written."""
-        if any(running.unheard for running in tuple(self._runs)):
-            sys.stderr.write(f"penstock: {words}\n")
-            sys.stderr.flush()
-
     def _each(self, action: str) -> None:
         for running in tuple(self._runs):
             getattr(running, action)()
+
+
+def _write(words: str) -> None:
+    """To the standard error, at once."""
+    sys.stderr.write(f"penstock: {words}\n")
+    sys.stderr.flush()
 
 
 class _Running:
@@ -149,12 +150,6 @@ class _Running:
         self._context = context
         self._threads = context.pool.size
         self.run: weakref.ref[Run] | None = None
-
-    @property
-    def unheard(self) -> bool:
-        """Whether the run has an error that was not raised yet."""
-        run = None if self.run is None else self.run()
-        return run is not None and run.unheard
 
     def fail(self, error: BaseException) -> None:
         run = None if self.run is None else self.run()

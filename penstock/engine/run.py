@@ -44,8 +44,6 @@ class Run:
         self._was_full = False
         self._stopping = False
         self._failure: BaseException | None = None
-        self.unheard = False
-        """Whether `fail` left an error that nobody has met yet."""
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
 
@@ -62,7 +60,6 @@ class Run:
             if not self._ready:
                 self._wait()
             if self._failure is not None:
-                self.unheard = False
                 raise self._failure
             if self._stopping and not self._ready:
                 raise Stopped("The stream is closed.")
@@ -90,7 +87,7 @@ class Run:
     def fail(self, error: BaseException) -> None:
         """Stop working and raise this where the next piece is asked for. What is ready is let go: memory is short."""
         with self._change:
-            self._failure, self.unheard = error, True
+            self._failure = error
             self._ready.clear()
             self._change.notify_all()
         self.context.pool.close(wait=False)

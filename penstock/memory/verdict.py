@@ -22,6 +22,8 @@ RECENT_SAMPLES, SURE_SAMPLES = 3, 4
 """Growth must be seen in the last few samples, and so many samples in a row must agree: one jump is not a leak."""
 NEAR = 0.9
 """Below this share of the limit nothing is stopped, however fast it grows."""
+FORESEEN, FORESEEN_S = 0.4, 0.3
+"""From this share on, growth that reaches the limit within so long is told beforehand: the kernel may be faster."""
 AT_ONCE_S = 0.25
 """If the limit is nearer than this, all that can give way does so at once."""
 LAST = 0.97
@@ -73,6 +75,14 @@ class Growth:
         long_enough = now.time_s - self._sure_since_s >= SURE_S or now.measured >= LAST * limit
         return self._sure >= SURE_SAMPLES and long_enough
 
+    def foreseen(self, limit: int) -> bool:
+        """Whether the limit will be hit so soon that a verdict may come too late."""
+        rate, last = self._rate(), list(self._recent)[-3:]
+        if rate <= limit * 1e-3 or min(_slope(last[:2]), _slope(last[1:])) < rate / 4:  # a jump that is over
+            return False
+        now = last[-1].measured
+        return now >= FORESEEN * limit and now + FORESEEN_S * rate >= limit
+
     def hurries(self, limit: int) -> bool:
         """Whether growth is so fast that rungs must be taken one a sample."""
         now = self._recent[-1].measured if self._recent else 0
@@ -92,8 +102,23 @@ class Growth:
         rate = _slope(list(self._recent)[-2:])
         return pause_s if rate <= 0 else min(pause_s, max(FASTEST_S, left / rate / 20))
 
+    def warning(self, limit: int, holders: dict[str, int]) -> str:
+        """What is written before it is sure: the kernel's kill would leave no words."""
+        now, rate = self._recent[-1].measured, self._rate()
+        return (
+            f"Memory is at {size(now)} of {size(limit)} and grows by {size(int(rate))} a second, so that the limit is "
+            f"{max(0, limit - now) / rate:.2f} s away. If this process is killed now, that is why. {self._cause(holders)}."
+        )
+
     def words(self, limit: int, holders: dict[str, int]) -> str:
         """The verdict: the numbers, who grew, since when, what to do."""
+        return (
+            f"Memory is at {size(self._recent[-1].measured)} of {size(limit)} and still growing, and nothing is left to "
+            f"give way; stopped before the kernel kills the process. {self._cause(holders)}; or raise the limit."
+        )
+
+    def _cause(self, holders: dict[str, int]) -> str:
+        """Who grew, since when, what to look for."""
         now, start = self._recent[-1], self._began()
         grew, data = now.measured - start.measured, now.leased - start.leased
         since_s = now.time_s - start.time_s
@@ -105,11 +130,7 @@ class Growth:
             if outside > grew // 2
             else f"most of it data ({held}): batches are kept by the loop, or the budget is too large for the model"
         )
-        return (
-            f"Memory is at {size(now.measured)} of {size(limit)} and still growing, and nothing is left to give way; "
-            f"stopped before the kernel kills the process. It grew by {size(grew)} in the last {since_s:.1f} s, "
-            f"{blamed}; or raise the limit."
-        )
+        return f"It grew by {size(grew)} in the last {since_s:.1f} s, {blamed}"
 
     def _rate(self) -> float:
         """Bytes a second over the last samples; a jump that is over counts for nothing."""

@@ -31,11 +31,13 @@ from penstock.core.sizes import size
 from penstock.memory.budget import Budget
 from penstock.memory.limits import current_reserve
 from penstock.memory.meter import Meter
-from penstock.memory.verdict import LAST, Growth, GrowthSample
+from penstock.memory.verdict import CLOSE_S, LAST, RECENT_SAMPLES, Growth, GrowthSample
 
 SAMPLE_S = 0.1
 WHOLE_S = 1.0
 """How often limits are looked up again and memory is measured in full: some forty small files."""
+WARN_AGAIN_S = 60.0
+"""How long a warning counts."""
 MIN_DATA_NBYTES = 32_000_000
 """The smallest data budget: a few blocks and a batch. Below it a run is refused instead of crawling."""
 RESERVE_SHARE = 0.2
@@ -217,7 +219,8 @@ class Watchdog:
 
     `limit` may be a function, for limits that change. `floor` is what the pipe needs to make progress; `ceiling` is by
     default the budget's total at this moment. `give_up` is called once, with words, when the limit will be hit and all
-    rungs are taken; `last_words` once, if memory grew on to the end all the same.
+    rungs are taken; `last_words` once, if memory grew on to the end all the same; `warn` before all that, where growth
+    is so fast that the kernel may come first.
     """
 
     def __init__(
@@ -234,6 +237,7 @@ class Watchdog:
         every_s: float = SAMPLE_S,
         give_up: Callable[[str], None] | None = None,
         last_words: Callable[[str], None] | None = None,
+        warn: Callable[[str], None] | None = None,
     ) -> None:
         ceiling = max(floor, budget.total) if ceiling is None else ceiling
         if ceiling < floor:
@@ -244,6 +248,7 @@ class Watchdog:
         self._reserve, self._floor, self._ceiling = reserve, floor, ceiling
         self._rules, self._every_s = rules or Rules(), every_s
         self._growth, self._give_up, self._last_words = Growth(), give_up, last_words
+        self._warn, self._warned_s = warn, -WARN_AGAIN_S
         self._words = ""
         self._seen_limit, self._whole_s, self._decided_s = 0, 0.0, 0.0
         self.due_s = time.monotonic() + every_s
@@ -310,7 +315,9 @@ class Watchdog:
         return level
 
     def _judge(self, facts: MemorySample) -> None:
-        """Give the verdict if it is due, and the last words if it did not help."""
+        """Give the verdict if it is due, a warning before that, and the last words if it did not help."""
+        if self._give_up is not None and self._growth.foreseen(facts.limit):
+            self._foretell(facts)
         if self._growth.due(facts.limit, nothing_left=self.state.level >= len(self.ladder)):
             give_up, self._give_up = self._give_up, None
             if give_up is not None:
@@ -323,15 +330,28 @@ class Watchdog:
             last_words, self._last_words = self._last_words, None
             last_words(self._words)
 
+    def _foretell(self, facts: MemorySample) -> None:
+        """Write what would be the reason if the kernel were faster than the verdict; at most once a minute."""
+        now_s = time.monotonic()
+        if self._warn is None or now_s - self._warned_s < WARN_AGAIN_S:
+            return
+        self._warned_s = now_s
+        words = self._growth.warning(facts.limit, self.budget.holders())
+        self._warn(words)
+        numbers = {"limit": facts.limit, "measured": facts.measured, "leased": facts.leased}
+        events.emit("watchdog.warning", self.budget.name, why=words, **numbers)
+
     def look(self) -> None:
         """Sample now if that is due, for threads that pass by: the watchdog's own may starve for the GIL."""
         if time.monotonic() >= self.due_s and os.getpid() == self._pid:
             self._sample_once()
 
     def _run(self) -> None:
-        pause_s = self._every_s
+        pause_s, early = min(self._every_s, CLOSE_S), RECENT_SAMPLES
         while not self._stopping.wait(pause_s):
             pause_s = self._sample_once()
+            if early:  # nothing is known about growth yet, and it may have begun before us
+                pause_s, early = min(pause_s, CLOSE_S), early - 1
 
     def _sample_once(self) -> float:
         """Sample unless another thread does, and tell the pause until the next; a failing sample is reported."""
@@ -344,8 +364,10 @@ class Watchdog:
         except Exception as error:
             events.emit("watchdog.failed", self.budget.name, error=repr(error))
         finally:
-            # Who passes by waits a little longer than the thread, which is cheaper where it gets its turn.
-            self.due_s = time.monotonic() + (3 * pause_s if pause_s >= self._every_s else pause_s)
+            # Who passes by waits a little longer than the thread, which is cheaper where it gets its turn. After a
+            # verdict all who pass by are stopped, before they begin another row.
+            later_s = 3 * pause_s if pause_s >= self._every_s else pause_s
+            self.due_s = 0.0 if self._words else time.monotonic() + later_s
             self._sampling.release()
         return pause_s
 

@@ -103,6 +103,25 @@ def test_a_loop_that_never_asks_for_the_next_batch_dies_with_words():
     assert "penstock: Memory is at" in done.stderr and "nothing is left to give way" in done.stderr
 
 
+FAST = """
+def leaky(x):
+    kept.append(np.full(2_500_000, x, np.float64))  # 2 GB a second and more, without the interpreter lock
+    return x
+run(numbers.map(leaky).batch(4))
+"""
+
+
+@pytest.mark.timeout(600)
+@needs_cgroup
+@pytest.mark.parametrize("attempt", [0, 1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 10))])
+def test_a_leak_that_may_outrun_the_verdict_never_ends_without_words(attempt):
+    """The whole limit is filled in a third of a second: a warning is written before it is sure."""
+    done = limited(FAST)
+    stopped = done.returncode == 0 and "VERDICT" in done.stdout
+    told = "penstock: Memory is at" in done.stderr and "outside of all data buffers" in done.stderr
+    assert stopped or told, (done.returncode, done.stdout[-500:], done.stderr[-2000:])
+
+
 def test_a_forked_iterator_stops_at_once():
     """Also while the piece that it had at hand before the fork still holds rows."""
     rows = iter(ps.from_tensor_slices(np.arange(10_000)))

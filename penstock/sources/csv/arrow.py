@@ -129,6 +129,8 @@ class Parser:
             # Some cell does not fit. Reading the cells as bytes and casting them column by column finds all of these.
             bad.clear()
             return self._cast(self._read(text, {name: pa.binary() for name in self.types}, quoted, bad), bad)
+        except pa.ArrowNotImplementedError as error:  # a type by the user's word: no other one is guessed
+            raise InvalidInput(f"{error}. Give another type with dtypes= or schema=.") from None
         return Rows(table, _numbers(table.num_rows, bad), tuple(bad))
 
     def _read(self, text: Any, types: Mapping[str, pa.DataType], quoted: bool, bad: list[tuple[int, str]]) -> pa.Table:
@@ -246,11 +248,22 @@ def _cast_text(cells: pa.Array, kind: pa.DataType, dialect: Dialect) -> pa.Array
                 return pc.cast(pc.strptime(text, format=form, unit=kind.unit), kind)
             except pa.ArrowInvalid:
                 continue
+    if pt.is_time(kind):
+        return _times(text, kind)
     if pt.is_integer(kind) and is_hexadecimal(text):
         raise pa.ArrowInvalid("hexadecimal numbers are text")
     if pt.is_floating(kind):
         text = pc.replace_substring_regex(text, r"^\+", "")
     return pc.cast(text, kind)
+
+
+def _times(text: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Times of day, which Arrow's CSV parser reads but its cast does not: as moments of the first day."""
+    if not pc.all(pc.match_substring_regex(text, r"^\d\d:\d\d(:\d\d(\.\d+)?)?$"), min_count=0).as_py():
+        raise pa.ArrowInvalid("not a time of day")
+    moments = pc.cast(pc.binary_join_element_wise("1970-01-01", text, " "), pa.timestamp(kind.unit))
+    since = pc.cast(moments, pa.int64())
+    return pc.cast(pc.cast(since, pa.int32()) if pt.is_time32(kind) else since, kind)
 
 
 def _numbers(kept: int, bad: Sequence[tuple[int, str]]) -> np.ndarray | None:

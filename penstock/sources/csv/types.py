@@ -44,7 +44,7 @@ def arrow_type(name: str, given: Any) -> pa.DataType:
     try:
         dtype = np.dtype(given)
         return pa.string() if dtype.kind in "OU" else pa.from_numpy_dtype(dtype)
-    except (TypeError, pa.ArrowNotImplementedError) as error:
+    except (TypeError, ValueError, pa.ArrowNotImplementedError) as error:
         raise InvalidInput(
             f"dtypes={{{name!r}: {given!r}}} is not a type. Use a NumPy dtype such as 'float32', or 'string', 'date', "
             f"'datetime', 'category'."

@@ -26,6 +26,7 @@ from penstock.core.events import fell_back
 from penstock.core.source import NEW_MEMORY, Buffers, BytesOnLease
 from penstock.native import jpeg as own
 from penstock.sources.images import pillow
+from penstock.sources.images.giant import decoding
 from penstock.sources.images.header import Header, bmp_has_alpha, png_is_coloured, png_without_animation, read_header
 
 Mode = Literal["rgb", "bgr", "gray", "rgba"]
@@ -87,7 +88,8 @@ def decode_image(
         decode_image_into(data, out, options, where=where, buffers=buffers)
         return out
     header = _checked(data, options, where)
-    pixels = _turned(_pixels(data, header, options, where, _new, _room(buffers)), header.orientation, _new)
+    with decoding(data, header, options.channels, where, buffers):
+        pixels = _turned(_pixels(data, header, options, where, _new, _room(buffers)), header.orientation, _new)
     return np.ascontiguousarray(pixels.reshape(*pixels.shape[:2], options.channels))
 
 
@@ -98,11 +100,12 @@ def decode_image_into(
     header = _checked(data, options, where)
     scratch, room = _scratch(), _room(buffers)
     try:
-        if header.kind == "JPEG" and header.orientation == 1 and (header.height, header.width) == out.shape[:2]:
-            _jpeg_pixels(data, header, options, where, out, room)
-            return
-        pixels = _turned(_pixels(data, header, options, where, room, room), header.orientation, room)
-        _fit(pixels, out, options)
+        with decoding(data, header, options.channels, where, buffers):
+            if header.kind == "JPEG" and header.orientation == 1 and (header.height, header.width) == out.shape[:2]:
+                _jpeg_pixels(data, header, options, where, out, room)
+                return
+            pixels = _turned(_pixels(data, header, options, where, room, room), header.orientation, room)
+            _fit(pixels, out, options)
     finally:
         scratch.trim()
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import re
 import struct
+import zlib
 from dataclasses import dataclass
 
 _EXIF = b"Exif\0\0"
+_RAW, _LONGEST_EXIF = b"Raw profile type exif\0", 1 << 18
 _XMP = b"http://ns.adobe.com/xap/1.0/\0"
 _XMP_ORIENTATION = re.compile(rb"tiff:Orientation(?:=[\"']|>)([1-8])")
 
@@ -90,10 +92,21 @@ def _png(data: bytes) -> Header:
             raise ValueError(f"the PNG ends inside a chunk of {length} bytes at offset {at}")
         if kind == b"eXIf":
             exif = data[at + 8 : at + 8 + length]
+        elif kind in (b"tEXt", b"zTXt") and data.startswith(_RAW, at + 8) and not exif:
+            exif = _raw_exif(data[at + 8 + len(_RAW) : at + 8 + length], packed=kind == b"zTXt")
         elif kind == b"iTXt" and data.startswith(b"XML:com.adobe.xmp\0", at + 8):
             xmp = data[at + 8 : at + 8 + length]
         at += 12 + length
     return Header("PNG", height, width, orientation_of(exif, xmp))
+
+
+def _raw_exif(text: bytes, packed: bool) -> bytes:
+    """EXIF as ImageMagick writes it into a PNG's notes: its kind and length, then hexadecimal digits over many lines."""
+    try:
+        text = zlib.decompressobj().decompress(text[1:], _LONGEST_EXIF) if packed else text
+        return bytes.fromhex("".join(text.decode("ascii").split("\n")[3:])).removeprefix(_EXIF)
+    except (ValueError, zlib.error):
+        return b""  # as if it were not there: a note is no reason to refuse a picture
 
 
 def png_without_animation(data: bytes) -> bytes:
@@ -119,6 +132,17 @@ def bmp_has_masks(data: bytes) -> bool:
         return False
     bits, packing = struct.unpack_from("<HI", data, 28)
     return bits == 16 or (bits == 32 and packing == 3 and data[54:66] != _BYTES)
+
+
+def bmp_begins_in_palette(data: bytes) -> bool:
+    """Whether the pixels of a BMP are said to begin within its palette, which some writers leave out of the count."""
+    if len(data) < 50:
+        return False
+    offset, size = struct.unpack_from("<II", data, 10)
+    if size < 40:
+        return False
+    bits, used = struct.unpack_from("<H", data, 28)[0], struct.unpack_from("<I", data, 46)[0]
+    return bits <= 8 and bool(offset < 14 + size + 4 * min(used or 1 << bits, 1 << bits))
 
 
 def bmp_has_alpha(data: bytes) -> bool:
@@ -174,18 +198,19 @@ def _gif(data: bytes) -> Header:
     return Header("GIF", height, width)
 
 
-def gif_is_transparent(data: bytes) -> bool:
-    """Whether the first frame of a GIF has a transparent colour."""
+def gif_is_plain(data: bytes) -> bool:
+    """Whether the first frame of a GIF has no transparent colour and fills the picture."""
     flags = data[10] if len(data) > 10 else 0
     at = 13 + (3 << (flags & 7) + 1 if flags & 0x80 else 0)
     while at + 4 <= len(data) and data[at] == 0x21:  # extensions stand before the frame
         if data[at + 1] == 0xF9 and data[at + 3] & 1:
-            return True
+            return False
         at += 2
         while at < len(data) and data[at]:
             at += 1 + data[at]
         at += 1
-    return False
+    frame = data[at + 1 : at + 9]
+    return data[at : at + 1] != b"\x2c" or frame == b"\0\0\0\0" + data[6:10]
 
 
 _BYTES = struct.pack("<III", 0xFF0000, 0xFF00, 0xFF)
@@ -199,6 +224,20 @@ def tiff_is_plain(data: bytes) -> bool:
     tags = _tiff_tags(data)
     channels, sample, space = tags.get(277, 1), tags.get(339, _UNSIGNED), tags.get(262, 1)
     return channels in (1, 3) and sample in (_UNSIGNED, _UNDEFINED) and space in _PLAIN_SPACES
+
+
+def is_deep(data: bytes) -> bool:
+    """Whether a PNG or TIFF has more than 8 bits a channel."""
+    return data[24] > 8 if data.startswith(b"\x89PNG") else _tiff_tags(data).get(258, 1) > 8
+
+
+def jpeg_frame(data: bytes, header: Header) -> tuple[int, bool]:
+    """How many components a JPEG has, and whether all of it is needed before there is a pixel (it is progressive)."""
+    for components in (1, 3, 4):
+        start = header.data_at - 10 - 3 * components
+        if start > 0 and data[start] == 0xFF and data[start + 9] == components:
+            return components, data[start + 1] in (0xC2, 0xC6, 0xCA, 0xCE)
+    return 4, True
 
 
 def _tiff(data: bytes) -> Header:

@@ -4,7 +4,8 @@ Covers: which images are Pillow's from the start, decoding them.
 Does not cover: everything else (decode.py).
 
 OpenCV multiplies the colours of TIFF files by their alpha, shows signed numbers as if they had none, knows no colour
-behind the transparent pixels of a GIF, and takes the colours of every 32-bit BMP for those of the usual order.
+behind the transparent pixels of a GIF or around its first frame, takes the colours of every 32-bit BMP for those of the
+usual order, and shows a BMP's palette as pixels where the file says that they begin there.
 Both have no JPEG, TIFF, BMP or GIF of rarer kinds. Pillow is the optional extra `pillow`.
 """
 
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from penstock.core.errors import BadData
-from penstock.sources.images.header import Header, bmp_has_masks, gif_is_transparent, tiff_is_plain
+from penstock.sources.images.header import Header, bmp_begins_in_palette, bmp_has_masks, gif_is_plain, tiff_is_plain
 
 _MODES = {"rgb": "RGB", "bgr": "RGB", "gray": "L", "rgba": "RGBA"}
 _EIGHT_BITS = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")
@@ -28,8 +29,8 @@ def is_pillows(data: bytes, header: Header) -> bool:
     if header.kind == "TIFF":
         return not tiff_is_plain(data)
     if header.kind == "BMP":
-        return bmp_has_masks(data)
-    return header.kind == "GIF" and gif_is_transparent(data)
+        return bmp_has_masks(data) or bmp_begins_in_palette(data)
+    return header.kind == "GIF" and not gif_is_plain(data)
 
 
 def installed() -> bool:

@@ -96,10 +96,10 @@ class JsonSource(FileSetSource[LineFiles]):
 
     def _floats(
         self, flat: pa.Schema, fields: Sequence[pa.Field], specs: Sequence[Spec]
-    ) -> dict[str, Sequence[str]]:
+    ) -> Mapping[str, Sequence[str]]:
         asked = {name for spec in specs if spec.matrix or spec.dtype is not None for name in spec.sources}
         names = [f.name for f in flat if has_floats(f.type) and f.name not in asked and f.name not in self.types]
-        return {name: json_parse.split_name(name, fields) for name in names}
+        return json_parse.paths_of(fields, names)
 
     def _growth(self, schema: Schema) -> float:
         """By the rows of the first sample where they have one size, else as much as the text."""

@@ -90,15 +90,16 @@ HEADER_NBYTES, SLACK = 4096, 1_000_000
 """Bytes read for a page's header, and by which writers may be wrong about a column (some leave headers out)."""
 
 
-def largest_page(path: str, column: ColumnSizes, most: int | None = None) -> int:
+def largest_page(path: str, column: ColumnSizes, few: int | None = None, harmless: int = 0) -> int:
     """Bytes of the largest page of a column, stored and decoded together: a reader holds each page whole.
 
-    The pages' own headers tell, and have to keep what the footer promised: `BadData` if they do not. `most` ends the
-    walk after so many pages: where pages are large there are few.
+    The pages' own headers tell, and have to keep what the footer promised: `BadData` if they do not. After `few` pages
+    the walk ends as soon as all that is left of the column is `harmless` in one page.
     """
     at, end, largest, total = column.offset, column.offset + column.stored, 0, 0
-    for _ in itertools.count() if most is None else range(most):
-        if at >= end:
+    for number in itertools.count():
+        left = end - at + max(0, column.decoded - total)
+        if at >= end or (few is not None and number >= few and left <= harmless):
             break
         header, nbytes = _page_header(path, at, end)
         stored, decoded = header.get(PAGE_STORED), header.get(PAGE_DECODED)

@@ -25,6 +25,7 @@ from penstock.core.byte_cache import ByteCache
 from penstock.core.errors import BadData, InvalidInput, PenstockError, SchemaChanged
 from penstock.core.schema import Schema
 from penstock.core.source import BLOCK_NBYTES, NEW_MEMORY, Buffers, OnError
+from penstock.memory.giant import most_nbytes
 from penstock.sources.from_files import PathSource, name_of
 from penstock.sources.parquet.footer import group_sizes, largest_page
 from penstock.sources.parquet.int96 import require_nanoseconds
@@ -123,10 +124,10 @@ class ParquetSource(PathSource):
         group = group_sizes(path)[int(self.survey.group[unit])]
         named = self.survey.columns
         wanted = [c for c in group.columns if named is None or c.path.split(".")[0] in named]
-        most = REMOTE_PAGES if storage.is_remote(path) else None
+        few, harmless = REMOTE_PAGES if storage.is_remote(path) else None, most_nbytes()
         pages = (
-            remote.in_parallel(lambda column: largest_page(path, column, most), wanted)
-            if most
+            remote.in_parallel(lambda column: largest_page(path, column, few, harmless), wanted)
+            if few
             else [largest_page(path, column) for column in wanted]
         )
         self._pages[unit] = sum(page for page in pages if page > 2 * STREAM_NBYTES)

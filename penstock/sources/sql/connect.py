@@ -14,7 +14,7 @@ import os
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 from urllib.parse import unquote
@@ -27,6 +27,7 @@ from penstock.core.secrets import redact
 from penstock.core.sizes import size
 from penstock.memory.giant import most_nbytes
 from penstock.sources.sql.copy import PLAIN_STRINGS, CopyConnection, CopyError, batches, known
+from penstock.sources.sql.giant_values import duckdb_memory, too_large, with_sizes_checked
 from penstock.sources.sql.types import LONG, refuse_rounded
 from penstock.sources.storage import files as storage
 from penstock.sources.storage.unchanged import Unchanged
@@ -37,9 +38,6 @@ BATCH_NBYTES = 2_000_000
 SAMPLED_ROWS = 256
 KEPT = 4
 """Idle connections kept for each database."""
-
-DUCKDB_SETTINGS: dict[str, Any] = {"threads": 1, "memory_limit": "512MB"}
-"""Our scheduler owns the cores and the memory; DuckDB sorts on disk beyond this."""
 
 _LOST = ("08", "57", "53", "40", "25P0")
 _LOST_WORDS = ("connection", "terminat", "server closed", "timeout", "timed out", "could not receive", "eof detected")
@@ -131,17 +129,20 @@ class Database:
 
     def _postgresql(self, query: str, rows: int) -> Iterator[pa.RecordBatch]:
         """Through our kernel where it knows all types, else through ADBC."""
+        names: list[str] = []
         try:
             with self._copies.use(lambda: CopyConnection(self._uri)) as connection:
                 columns = connection.describe(query)
+                names = [column.name for column in columns]
+                query = with_sizes_checked(query, [column.oid for column in columns], names)
                 if known(columns):
                     yield from batches(connection.rows(query), columns, rows, BATCH_NBYTES)
                     return
         except CopyError as error:
-            raise self._explained(error) from None
-        yield from self._adbc(query)
+            raise self._explained(error, names) from None
+        yield from self._adbc(query, names)
 
-    def _adbc(self, query: str) -> Iterator[pa.RecordBatch]:
+    def _adbc(self, query: str, names: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
         try:
             import adbc_driver_manager
             import adbc_driver_postgresql.dbapi as driver
@@ -156,7 +157,7 @@ class Database:
                     with cursor.fetch_record_batch() as reader:
                         yield from _batches(reader)
         except (adbc_driver_manager.Error, OSError, pa.ArrowException) as error:
-            raise self._explained(error) from None  # the driver's own error may quote the URI
+            raise self._explained(error, names) from None  # the driver's own error may quote the URI
 
     def _duckdb(self, query: str, rows: int) -> Iterator[pa.RecordBatch]:
         try:
@@ -208,8 +209,11 @@ class Database:
             raise NotFound(f"There is no database file at {self.name}.")
         return path
 
-    def _explained(self, error: BaseException) -> Exception:
+    def _explained(self, error: BaseException, names: Sequence[str] = ()) -> Exception:
         text = self.scrub(str(error))
+        refused = too_large(text, self.name, names)
+        if refused is not None:
+            return refused
         state = str(getattr(error, "sqlstate", None) or _sqlstate(text))
         lost = state.startswith(_LOST) if state else any(word in text.lower() for word in _LOST_WORDS)
         if lost and self.kind == "postgresql":
@@ -217,14 +221,18 @@ class Database:
         if "string or blob too big" in text:
             text += f": one value may have {size(most_nbytes())} under the memory limit in force."
         if "Out of Memory" in text:
-            text += " Use more partitions=, so that each range is sorted in less memory."
+            text = (
+                f"{text.partition(' Possible')[0]}. Under the memory limit in force DuckDB has {duckdb_memory()}, for 2,048 "
+                f"neighbouring values and for sorting: use more partitions=, leave large values out, or raise the limit."
+            )
         return DataError(f"{self.name}: the query failed: {text}")
 
 
 def _duckdb_connection(duckdb: Any, path: str) -> Any:
     """Our own settings, or those of the caller's who has the file open in this process already: DuckDB has one."""
+    settings = {"threads": 1, "memory_limit": duckdb_memory()}  # our scheduler owns the cores and the memory
     try:
-        return duckdb.connect(path, read_only=True, config=dict(DUCKDB_SETTINGS))
+        return duckdb.connect(path, read_only=True, config=settings)
     except duckdb.ConnectionException as error:
         if "different configuration" not in str(error):
             raise

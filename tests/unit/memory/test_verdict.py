@@ -64,3 +64,22 @@ def test_a_jump_that_is_seen_from_near_is_no_leak_yet():
         growth.note(GrowthSample(index * 0.005, nbytes * MB, 0))
         due.append(growth.due(LIMIT, nothing_left=True))
     assert not any(due)
+
+
+def test_growth_that_may_outrun_the_verdict_is_told_beforehand():
+    growth, told = Growth(), []
+    for index, nbytes in enumerate(range(100, 700, 20)):  # 2 GB a second
+        growth.note(GrowthSample(index * 0.01, nbytes * MB, 0))
+        told.append(growth.foreseen(LIMIT))
+    first = 100 + 20 * told.index(True)
+    assert 0.4 * 700 <= first <= 0.5 * 700 and all(told[told.index(True) :])
+    words = growth.warning(LIMIT, {})
+    assert "grows by 2 GB a second" in words and "outside of all data buffers" in words and len(words) < 500
+
+
+def test_slow_growth_and_steady_memory_are_not_told_beforehand():
+    for sizes in (range(300, 600, 5), [690] * 60, [300] * 20 + [640] * 40):
+        growth = Growth()
+        for index, nbytes in enumerate(sizes):
+            growth.note(GrowthSample(index * 0.1, nbytes * MB, 0))
+            assert not growth.foreseen(LIMIT)

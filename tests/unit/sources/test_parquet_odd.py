@@ -97,6 +97,19 @@ def test_a_huge_row_of_a_remote_file_is_refused_too(tmp_path: Path) -> None:
             pass
 
 
+def test_a_huge_row_behind_many_small_pages_of_a_remote_file_is_refused(tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    rows = [bytes(2000)] * 30_000 + [b"x" * 200_000_000]
+    pq.write_table(pa.table({"x": rows}), tmp_path / "a.parquet", compression="zstd", use_dictionary=False)
+    data = (tmp_path / "a.parquet").read_bytes()
+    fsspec.filesystem("memory").pipe("/parquet-odd/late.parquet", data)
+    (group,) = group_sizes(str(tmp_path / "a.parquet"))
+    assert largest_page(str(tmp_path / "a.parquet"), group.columns[0], 8, 1 << 40) < 10_000_000  # the first eight
+    with ps.limit("400MB"), pytest.raises(TooLarge, match="MB"):
+        for _ in ps.read_parquet("memory://parquet-odd/late.parquet").batch(1):
+            pass
+
+
 def test_pages_that_break_the_footers_promise_are_damage(tmp_path: Path, monkeypatch: Any) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"x": np.arange(5_000_000)}), path, use_dictionary=False)

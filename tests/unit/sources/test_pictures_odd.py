@@ -61,6 +61,18 @@ def bmp_32(masks: tuple[int, int, int]) -> bytes:
     return b"BM" + struct.pack("<IHHI", start + pixels.nbytes, 0, 0, start) + head + pixels.tobytes()
 
 
+def bmp_without_its_palette_counted() -> bytes:
+    data = bytearray(saved(PALETTE, "BMP"))
+    data[10:14] = struct.pack("<I", 54)
+    return bytes(data)
+
+
+def gif_of_a_larger_screen() -> bytes:
+    data = bytearray(saved(PALETTE, "GIF"))
+    data[6:10] = struct.pack("<HH", 24, 20)
+    return bytes(data)
+
+
 def tiff_2_bit() -> bytes:
     rows = bytes(RNG.integers(0, 255, 12 * 4, np.uint8))
     tags = [(256, 3, 1, 16), (257, 3, 1, 12), (258, 3, 1, 2), (259, 3, 1, 1), (262, 3, 1, 1), (273, 4, 1, 8)]
@@ -85,9 +97,11 @@ ODD = {
     "tiff with alpha": saved(RGBA, "TIFF"),
     "tiff with alpha, lzw": saved(RGBA, "TIFF", compression="tiff_lzw"),
     "tiff of inks": saved(RGBA.convert("CMYK"), "TIFF"),
+    "tiff of lzma": saved(RGB, "TIFF", compression="tiff_lzma"),
     "tiff gray with alpha": saved(RGBA.convert("LA"), "TIFF"),
     "tiff of 2 bits": tiff_2_bit(),
     "gif, transparent": saved(PALETTE, "GIF", transparency=3),
+    "gif, frame smaller than its screen": gif_of_a_larger_screen(),
     "gif, animated": frames("GIF"),
     "png, palette with transparency": saved(PALETTE, "PNG", transparency=3),
     "apng": frames("PNG"),
@@ -97,6 +111,7 @@ ODD = {
     "bmp of 32 bits, usual masks": bmp_32((0xFF0000, 0xFF00, 0xFF)),
     "bmp with alpha": saved(RGBA, "BMP"),
     "bmp of a palette": saved(PALETTE, "BMP"),
+    "bmp of a palette that its offset leaves out": bmp_without_its_palette_counted(),
     "bmp of 32 bits, shifted masks": bmp_32((0xFF000000, 0xFF0000, 0xFF00)),
     "jpeg, bytes before a marker": jpeg_with(b"abc", b"\xff\xdb"),
     "jpeg, icc out of place": jpeg_with(b"\xff\xe2\x00\x20ICC_PROFILE\0\x02\x01" + b"x" * 16, b"\xff\xda"),
@@ -138,6 +153,21 @@ def test_xmp_turns_where_exif_says_nothing(kind: str) -> None:
     exif[0x0112] = 3
     both = saved(RGB, kind, exif=exif, **how)
     assert read_header(both).orientation == 3
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_exif_in_the_notes_of_imagemagick_turns(packed: bool) -> None:
+    from PIL.PngImagePlugin import PngInfo
+
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    info, text = PngInfo(), exif.tobytes()
+    info.add_text("Raw profile type exif", f"\nexif\n{len(text):8}\n{text.hex()}\n", zip=packed)
+    data = saved(RGB, "PNG", pnginfo=info)
+    with Image.open(io.BytesIO(data)) as image:
+        wanted = np.asarray(ImageOps.exif_transpose(image))
+    assert wanted.shape == (16, 12, 3)
+    np.testing.assert_array_equal(decode_image(data, ImageOptions()), wanted)
 
 
 def test_a_turned_tiff_of_pillows_is_turned_once() -> None:
