@@ -27,7 +27,7 @@ from benchmarks.shuffle_data import BATCH, KINDS, OLD_WINDOW, keep, place, rows_
 ROOT = Path(__file__).resolve().parent.parent
 CHILD_TIMEOUT_S = 600
 EPOCHS = 3
-WARM_ENOUGH_S = 15.0
+WARM_ENOUGH_S = 5.0
 """Slow readers have fewer warm epochs: no further one begins after so long."""
 
 MODES = ("before", "now")
