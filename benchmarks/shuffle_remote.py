@@ -28,7 +28,7 @@ from benchmarks.shuffle_data import BATCH, OLD_WINDOW, place
 from benchmarks.shuffle_large import csv_file, stretches
 
 ROOT = Path(__file__).resolve().parent.parent
-PIECES = (256_000, 96_000, 64_000)
+PIECES = (256_000, 64_000)
 LOAD = 0.5
 CHILD_TIMEOUT_S = 300
 

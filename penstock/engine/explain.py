@@ -77,7 +77,8 @@ def _segment_lines(segment: Segment) -> list[str]:
         wanted = store_wanted(source, segment.shuffle)
         if wanted is not None:
             folder = stores_folder() if wanted.folder is None else wanted.folder
-            lines.append(f"   row store in {folder}: about {size(decoded_nbytes(source))} on disk, written once")
+            nbytes = decoded_nbytes(source)
+            lines.append(f"   row store in {folder}: about {size(nbytes)}, written once, before the first batch")
     if segment.after:
         lines.append("-> " + " + ".join(s.describe() for s in segment.after) + " (one job)")
     return lines

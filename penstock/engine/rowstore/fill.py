@@ -14,6 +14,7 @@ import mmap
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from penstock.core.block import Block
 from penstock.core.errors import SchemaChanged
@@ -74,11 +75,19 @@ def fill(context: Context, source: UnitSource, writer: RunWriter) -> StoreFacts:
     finally:
         stream.close()
         del hold
-    # What the pass has freed is of other sizes than what epochs ask for, and malloc would keep it beside that.
-    trim_allocator()
     facts = StoreFacts(run.before, writer.nbytes, len(writer.journal), 0 if layout is None else layout.nbytes)
     writer.finish(facts)
+    del run, stream
+    _give_back(context)
     return facts
+
+
+def _give_back(context: Context) -> None:
+    """What the pass has freed is of other sizes than what epochs ask for: buffers and allocators would keep it."""
+    if context.buffers is not None:
+        context.buffers.drop_idle()
+    pa.default_memory_pool().release_unused()
+    trim_allocator()
 
 
 def _run_nbytes(whole_nbytes: int, budget_nbytes: int) -> int:

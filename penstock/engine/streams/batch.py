@@ -136,8 +136,8 @@ class Batches(Stream):
     def _fill(self) -> None:
         """Start gathering groups. A group is always of the same batches, however they become ready."""
         while not self._ended and self._jobs.room:
-            # With a finished group at hand, only what is there already is used: the consumer comes first.
-            wait = not self._jobs.head_done
+            # With a group under way, only what is there already is used: the consumer comes first.
+            wait = not len(self._jobs)
             wanted = self._group_rows(wait)
             rows = self._cut.fill(wanted, wait=wait) if wanted else 0
             if rows < wanted and not wait:

@@ -41,6 +41,11 @@ class ScatteredBlocks:
     def on_error(self) -> OnError:
         return self._source.on_error
 
+    @property
+    def remote(self) -> bool:
+        """Whether some pieces have to be fetched from a store."""
+        return bool(getattr(self._source, "remote", False))
+
     def schema(self) -> Schema:
         return self._source.schema()
 

@@ -149,6 +149,10 @@ class Stream(ABC):
         """Whether `pull` would return without waiting for a job."""
         return True
 
+    def has(self, pieces: int) -> bool:
+        """Whether so many pulls would, as far as is known."""
+        return self.ready()
+
     def all_started(self) -> bool:
         """Whether all there is to read is under way, so that workers will be idle soon. False where it is not known."""
         return False

@@ -158,6 +158,7 @@ class UnitBlocks(Stream):
         # Blocks of scattered pieces come from a view of the source that each epoch makes anew.
         self.out = context.blocks_in_use.setdefault(id(getattr(source, "base", source)), BlocksInUse())
         self._wanted, self._told = 0, False
+        self._remote = bool(getattr(source, "remote", False))
 
     def start(self) -> State:
         """Shuffled, what is read may be a copy of the data: a position says which, from the first row on."""
@@ -193,6 +194,12 @@ class UnitBlocks(Stream):
     def ready(self) -> bool:
         self._read_ahead()
         return not self._slots or self._slots[self._turn].ready
+
+    def has(self, pieces: int) -> bool:
+        """Of open units; no more than may be read ahead."""
+        self._read_ahead()
+        turns = len(self._slots)
+        return all(self._slots[(self._turn + i) % turns].ready for i in range(min(pieces, turns, self._allowed())))
 
     def all_started(self) -> bool:
         # Of few units, those that are open may have a long way to go.
@@ -285,8 +292,10 @@ class UnitBlocks(Stream):
     def _allowed(self) -> int:
         """Blocks that may be under way or wait for their turn."""
         allowed = self.context.read_ahead.jobs(self.context.pool.size)
-        # No block waits for its turn where memory is short.
-        return allowed if self.context.most_nbytes >= _TIGHT_NBYTES else min(allowed, self.context.pool.size)
+        if self.context.most_nbytes < _TIGHT_NBYTES:  # no block waits for its turn where memory is short
+            return min(allowed, self.context.pool.size)
+        # A store's answers take as long as the consumer's steps: the next window is fetched while this one is used.
+        return max(allowed, self.out.window) if self._remote else allowed
 
     def _replace_ended(self) -> None:
         """Give the turns of units that ended to the next ones before their turn comes, so that those are read by then.

@@ -63,6 +63,7 @@ class WindowShuffle(Stream):
             return None
         self._blocks = max(self._blocks, len(blocks))
         self._inner.expect(0, self._blocks)
+        self._inner.ready()  # the block that was taken last leaves room to read one ahead
         rows = sum(b.nrows for b in blocks)
         holds.append(Hold(self._context.budget.force(_ORDER_NBYTES * rows, who="shuffle order")))
         order = generator(*self._key, self._number).permutation(rows)
@@ -76,7 +77,8 @@ class WindowShuffle(Stream):
         return None if inner is None else {"in": inner, "window": self._number, "carry": self._carried}
 
     def ready(self) -> bool:
-        return self._inner.ready()
+        """A window is gathered at once: while a block of it is read, rows that are there go on to the consumer."""
+        return self._inner.has(max(1, self._blocks))
 
     def all_started(self) -> bool:
         return self._inner.all_started()

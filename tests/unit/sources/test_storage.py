@@ -353,3 +353,21 @@ def test_reading_ahead_grows_in_sequence_and_starts_over_after_a_seek():
     file.read(10)
     assert len(file._held) == remote_file.SMALLEST_AHEAD
     fsspec.filesystem("memory").rm("/ahead-test", recursive=True)
+
+
+def test_the_kernel_is_asked_for_ranges_that_are_not_in_memory(tmp_path, monkeypatch):
+    path, ranges = tmp_path / "data", [(at, 1_000) for at in range(0, 4_000_000, 100_000)]
+    path.write_bytes(bytes(range(256)) * 16_000)
+    asked, advise = [], os.posix_fadvise
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if storage._in_memory(file.fileno(), [0]):
+            pytest.skip("this file system keeps pages that nobody needs")
+    monkeypatch.setattr(os, "posix_fadvise", lambda *call: (asked.append(call[1:]), advise(*call)))
+    cold = list(storage.each_range(str(path), ranges))
+    assert asked == [(at, 1_000, os.POSIX_FADV_WILLNEED) for at, _ in ranges]
+    assert list(storage.each_range(str(path), ranges)) == cold == [path.read_bytes()[at : at + n] for at, n in ranges]
+    storage.read_range(str(path), 0, 4_096_000)
+    asked.clear()
+    assert list(storage.each_range(str(path), ranges)) == cold and not asked
