@@ -124,7 +124,7 @@ class CsvSource(PathSource):
         while True:
             exact = {file for file in files.tolist() if self._is_exact(file)}
             found = self._piece_lines(files, which, exact)
-            lines, spans, errors = joined(paths, found, self._pieces.nbytes_of(len(files)))
+            lines, spans, errors = joined(paths, found, self._pieces.nbytes_of(len(files)), buffers)
             quoted = lines.has(self._quoting.quote)
             if quoted:
                 for file, part in zip(files.tolist(), spans.parts(lines), strict=True):

@@ -19,6 +19,7 @@ import numpy as np
 
 from penstock.core.errors import BadData, FileChanged
 from penstock.core.sizes import size
+from penstock.native.csv import count_byte
 from penstock.sources.storage import files as storage
 
 OUTSIDE, INSIDE, CLOSED = 0, 1, 2
@@ -122,7 +123,7 @@ class QuoteIndex:
 class Stretch:
     """Whole lines of a file: their bytes, where they start in the file, and the damage if the last had no end."""
 
-    data: bytes | bytearray
+    data: bytes | memoryview
     start: int
     stop: int
     offset: int
@@ -134,7 +135,7 @@ class Stretch:
 
     def has(self, byte: int | None) -> bool:
         """Whether a byte occurs in the lines."""
-        return byte is not None and self.data.find(byte, self.start, self.stop) >= 0
+        return byte is not None and count_byte(np.frombuffer(self.text, np.uint8), byte) > 0
 
     def after(self, nbytes: int) -> Stretch:
         """The lines without the first bytes."""

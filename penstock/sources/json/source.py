@@ -150,7 +150,7 @@ class JsonSource(FileSetSource[LineFiles]):
 
     def read_pieces(self, pieces: np.ndarray, buffers: Buffers = NEW_MEMORY) -> Block:
         """Lines of scattered pieces, parsed in one call."""
-        spans, lines, errors = self._cut.scattered(pieces)
+        spans, lines, errors = self._cut.scattered(pieces, buffers)
         for error in errors:
             self.on_error.bad(self.files.too_long(error))
         return self._block((spans, lines), buffers)

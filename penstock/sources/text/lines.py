@@ -19,6 +19,7 @@ import pyarrow as pa
 from penstock.core.byte_cache import ByteCache
 from penstock.core.errors import BadData, InvalidInput
 from penstock.core.sizes import size
+from penstock.core.source import Buffers
 from penstock.sources.csv.split import OUTSIDE, Cutter, Quoting, Stretch, stream_lines
 from penstock.sources.storage import files as storage
 from penstock.sources.storage.compression import compression_of, open_decompressed
@@ -69,13 +70,13 @@ class LineFiles:
         """As many as a unit has text."""
         return 1 if self.pieces is None else max(1, self.range_nbytes // self.pieces.nbytes)
 
-    def scattered(self, pieces: np.ndarray) -> tuple[Spans, Stretch, list[BadData]]:
+    def scattered(self, pieces: np.ndarray, buffers: Buffers) -> tuple[Spans, Stretch, list[BadData]]:
         """Whole lines of scattered pieces as one text, where they lie, and lines without an end."""
         assert self.pieces is not None
         files, which = self.pieces.locate(pieces)
         found = self.pieces.read(files, which, LINES, lambda file, piece: None)
         paths = [self.paths[file] for file in files.tolist()]
-        lines, spans, errors = joined(paths, found, self.pieces.nbytes_of(len(files)))
+        lines, spans, errors = joined(paths, found, self.pieces.nbytes_of(len(files)), buffers)
         return spans, lines, errors
 
     def text_nbytes_of_all(self) -> int:

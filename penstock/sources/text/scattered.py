@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from penstock.core.errors import BadData
-from penstock.core.source import BLOCK_NBYTES
+from penstock.core.source import BLOCK_NBYTES, Buffers
 from penstock.sources.csv.split import OUTSIDE, Cutter, Quoting, Stretch
 from penstock.sources.storage import files as storage
 from penstock.sources.storage.unchanged import Unchanged
@@ -73,22 +73,26 @@ class Spans:
         return b"".join(storage.read_range(path, offset, length).ljust(length, b"\n") for path, offset, length in parts)
 
 
-def joined(paths: Sequence[str], found: Iterable[Stretch], nbytes: int) -> tuple[Stretch, Spans, list[BadData]]:
+def joined(
+    paths: Sequence[str], found: Iterable[Stretch], nbytes: int, buffers: Buffers
+) -> tuple[Stretch, Spans, list[BadData]]:
     """Whole lines of several files as one text, each ended by a newline; and lines without an end.
 
     Each is copied as it comes, so that what is read next takes its place in memory: new pages cost more than copies.
-    `nbytes` is what the text will take unless lines are very long.
+    `nbytes` is what the text will take unless lines are very long. The text lies in a buffer of the run: malloc would
+    keep some more of that size, for each heap.
     """
-    text, at = bytearray(nbytes), 0
+    text, at = buffers.empty((nbytes,), np.uint8), 0
     ends: list[int] = []
     offsets: list[int] = []
     errors: list[BadData] = []
     for lines in found:
         stop = at + lines.stop - lines.start
         if stop >= len(text):
-            text.extend(bytes(stop + 1 - len(text)))
-        with memoryview(text) as view:
-            view[at:stop] = lines.text
+            longer = buffers.empty((stop + 1 + len(text) // 4,), np.uint8)
+            longer[:at] = text[:at]
+            text = longer
+        text[at:stop] = np.frombuffer(lines.text, np.uint8)
         if stop > at and text[stop - 1] != 10:
             text[stop], stop = 10, stop + 1
         at = stop
@@ -97,7 +101,7 @@ def joined(paths: Sequence[str], found: Iterable[Stretch], nbytes: int) -> tuple
         if lines.error is not None:
             errors.append(lines.error)
     spans = Spans(paths, np.array(offsets, np.int64), np.array(ends, np.int64))
-    return Stretch(text, 0, at, 0), spans, errors
+    return Stretch(memoryview(text), 0, at, 0), spans, errors
 
 
 class TextPieces:

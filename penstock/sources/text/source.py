@@ -88,7 +88,7 @@ class LineSource(FileSetSource[LineFiles]):
 
     def read_pieces(self, pieces: np.ndarray, buffers: Buffers = NEW_MEMORY) -> Block:
         """Lines of scattered pieces."""
-        spans, lines, errors = self.files.scattered(pieces)
+        spans, lines, errors = self.files.scattered(pieces, buffers)
         for error in errors:
             self.on_error.bad(self.files.too_long(error))
         return self._block((spans, lines))
