@@ -49,6 +49,11 @@ if TYPE_CHECKING:
 # of reading Parquet (measured). It reads this when it is loaded. Where memory is short, they go back at once.
 os.environ.setdefault("MIMALLOC_PURGE_DELAY", "1000" if find_limit().nbytes > 2_000_000_000 else "0")
 
+# Torch divides each operation among its threads, and those that are done wait by spinning, for milliseconds. Beside
+# threads that read, one part is nearly always late: a small network took three times the processor time. Waiting asleep
+# computes the same. OpenMP reads this when torch is loaded (docs/feeds.md).
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 __version__ = "0.1.0"
 
 # A room is opened when one of its names is first used: NumPy and Arrow alone take longer to load than a wrong option

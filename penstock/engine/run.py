@@ -191,6 +191,27 @@ class StreamIterator(Iterator[Any]):
         return self
 
     def __next__(self) -> Any:
+        element = self._element(self._elements(), self._used)
+        self._used += 1
+        self._done += 1
+        return element
+
+    def next_together(self) -> tuple[Any, int] | None:
+        """Several batches that are ready, as the rows of all and their number; None if the next one stands alone.
+
+        Small batches are made many at a time, so a consumer that pays for each hand-over can take them so.
+        """
+        elements = self._elements()
+        found = elements.together(self._used) if isinstance(elements, BatchList) else None
+        if found is None:
+            return None
+        rows, count = found
+        self._used += count
+        self._done += count
+        return shown_batch(rows), count
+
+    def _elements(self) -> Elements:
+        """The piece in which the next element is, waited for if there is none."""
         self._run.check_process()
         while self._piece is None or self._used >= self._piece.elements.nrows:
             if self._ended:
@@ -199,10 +220,7 @@ class StreamIterator(Iterator[Any]):
                 self._before, self._used = self._piece.after, 0
                 self._piece = None  # its leases end before the next piece is waited for
             self._pull()
-        element = self._element(self._piece.elements, self._used)
-        self._used += 1
-        self._done += 1
-        return element
+        return self._piece.elements
 
     def _element(self, elements: Elements, index: int) -> Any:
         """One element as the user sees it; rows of a window are gathered some at a time."""

@@ -20,7 +20,7 @@ tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
 from penstock.dataset import Dataset
 from penstock.read.arrays import from_tensor_slices
-from tests.stand_ins import NumberRows
+from tests.stand_ins import NumberRows, NumberUnits
 
 pixels = np.random.default_rng(0).integers(0, 255, (50, 16, 16, 3), dtype=np.uint8)
 names = np.array([f"name {i}" for i in range(50)], dtype=object)
@@ -124,6 +124,17 @@ assert int(odd.repeat().tensorflow().cardinality()) == tf.data.INFINITE_CARDINAL
 with iter(odd) as it:
     next(it)
     assert sum(int(tf.size(b)) for b in odd.resume(it.position).tensorflow()) == 11
+
+# Small batches pass into a graph many at a time; a graph sees the batches of a loop, also behind one.
+small = Dataset.of(NumberUnits((400, 250))).shuffle(seed=4).batch(7)
+plain = [b.tolist() for b in small.at_epoch(0)]
+assert [b.numpy().tolist() for b in small.at_epoch(0).tensorflow().map(lambda v: v)] == plain
+it = iter(small.at_epoch(0).tensorflow())
+assert [next(it).numpy().tolist() for _ in range(5)] == plain[:5]
+@tf.function
+def rest_of(iterator):
+    return next(iterator)
+assert [rest_of(it).numpy().tolist() for _ in plain[5:]] == plain[5:]
 
 # Two devices.
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])

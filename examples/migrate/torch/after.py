@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 import time
 
-import torch
-from torch import nn
+import penstock as ps  # before torch, whose threads then wait asleep for one another: docs/feeds.md
 
-import penstock as ps
+import torch  # isort: skip
+from torch import nn  # isort: skip
 
 
 def flipped(image, label, rng):

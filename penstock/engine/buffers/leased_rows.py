@@ -112,12 +112,12 @@ class Window:
 
 
 class BatchList:
-    """Elements that are batches themselves."""
+    """Elements that are batches themselves. `rows` are those of all of them, where they lie one behind the other."""
 
-    __slots__ = ("batches", "hold")
+    __slots__ = ("batches", "hold", "rows")
 
-    def __init__(self, batches: Sequence[Block], hold: object) -> None:
-        self.batches, self.hold = batches, hold
+    def __init__(self, batches: Sequence[Block], hold: object, rows: Block | None = None) -> None:
+        self.batches, self.hold, self.rows = batches, hold, rows
 
     @property
     def nrows(self) -> int:
@@ -125,6 +125,14 @@ class BatchList:
 
     def slice(self, start: int, stop: int) -> BatchList:
         return BatchList(self.batches[start:stop], self.hold)
+
+    def together(self, first: int) -> tuple[Block, int] | None:
+        """The rows of all full batches from one on, and how many batches these are; None where they lie apart."""
+        size = self.batches[0].nrows
+        count = sum(batch.nrows == size for batch in self.batches) - first  # only the last may have fewer
+        if self.rows is None or count < 1:
+            return None
+        return self.rows.slice(first * size, (first + count) * size), count
 
 
 Elements = Held | Window | BatchList

@@ -118,8 +118,8 @@ class Batches(Stream):
         self._fill()
         if not len(self._jobs):
             return None
-        (batches, hold), after = self._jobs.take()
-        return Piece(BatchList(batches, hold), after)
+        found, after = self._jobs.take()
+        return Piece(found, after)
 
     def start(self) -> State:
         return self._cut.start()
@@ -198,14 +198,14 @@ def _gathering(
     step: Batch,
     finish: Finish | None,
     paid: tuple[Lease, int],
-) -> Callable[[], tuple[list[Block], Hold]]:
+) -> Callable[[], BatchList]:
     lease, kept_nbytes = paid
     hold = Hold(lease)  # made now: a job that is dropped gives its bytes back too
 
-    def run() -> tuple[list[Block], Hold]:
+    def run() -> BatchList:
         batches = gather(elements, arrays, step, finish, context.memory)
         lease.resize(kept_nbytes)  # the scratch is gone
-        return batches, hold
+        return BatchList(batches, hold, _rows_of_all(batches[0], arrays))
 
     return run
 
@@ -243,6 +243,18 @@ def gather(
         )
         for start in range(0, at, step.size)
     ]
+
+
+def _rows_of_all(first: Block, arrays: Mapping[str, np.ndarray]) -> Block | None:
+    """The rows of all batches as one block, if all their columns are parts of the arrays that were made for them."""
+    if not all(name in arrays and _begins(column, arrays[name]) for name, column in first.columns.items()):
+        return None
+    return Block({name: arrays[name] for name in first.columns}, first.tree)
+
+
+def _begins(column: Column, array: np.ndarray) -> bool:
+    """Whether a column of the first batch is where the array begins."""
+    return isinstance(column, np.ndarray) and column.dtype == array.dtype and column.ctypes.data == array.ctypes.data
 
 
 def _as_rows(elements: Elements) -> Held | Window:

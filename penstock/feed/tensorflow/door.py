@@ -18,7 +18,7 @@ from penstock.core.tree import map_leaves
 from penstock.engine.run import StreamIterator
 from penstock.feed.convert import Streamed
 from penstock.feed.spec import endless, sharded
-from penstock.feed.tensorflow.leaves import spec_of, to_tensor
+from penstock.feed.tensorflow.leaves import spec_of, to_group, to_group_of_one, to_tensor
 from penstock.feed.tensorflow.queue import queue_dataset
 
 try:
@@ -34,20 +34,32 @@ def tensorflow_feed(dataset: Streamed, element_spec: Any = None, change: Change 
     """The dataset as a tf.data.Dataset, with `change` made to each element. Each pass over it is the next epoch."""
     spec = element_spec if element_spec is not None else spec_of(dataset)
 
-    def elements() -> Iterator[Any]:
+    def groups() -> Iterator[Any]:
         with iter(dataset) as stream:
-            yield from _tensors(stream, change)
+            yield from _groups(stream, change)
 
-    made = queue_dataset(elements, spec)
+    made = queue_dataset(groups, spec)
     count = _cardinality(dataset)
     if count is not None:
         made = made.apply(tf.data.experimental.assert_cardinality(count))
     return _Door(made.with_options(_options(dataset)), lambda: _Pass(dataset, spec, change, made))
 
 
-def _tensors(stream: StreamIterator, change: Change) -> Iterator[Any]:
-    for element in stream:
-        yield map_leaves(change(element), to_tensor)
+def _groups(stream: StreamIterator, change: Change) -> Iterator[Any]:
+    """Elements along a new first axis: the batches that were made together, where small ones were."""
+    while True:
+        try:
+            found = stream.next_together()
+            if found is None:
+                yield map_leaves(change(next(stream)), to_group_of_one)
+                continue
+        except StopIteration:
+            return
+        rows, count = found
+        del found  # while the next ones are waited for, nothing here keeps these
+        rows = change(rows)
+        yield map_leaves(rows, lambda leaf, count=count: to_group(leaf, count))  # type: ignore[misc]
+        del rows
 
 
 class _Door(dataset_ops.UnaryUnchangedStructureDataset):  # type: ignore[misc]
@@ -97,11 +109,11 @@ class _Pass(iterator_ops.OwnedIterator):  # type: ignore[misc]
         """What a loop has left of the pass, for a graph. It must not refer to this iterator: dropping that ends it."""
         change = self._change
 
-        def elements() -> Iterator[Any]:
+        def groups() -> Iterator[Any]:
             with stream:
-                yield from _tensors(stream, change)
+                yield from _groups(stream, change)
 
-        return queue_dataset(elements, self._element_spec)
+        return queue_dataset(groups, self._element_spec)
 
     def close(self) -> None:
         """Stop now; dropping the iterator does the same."""

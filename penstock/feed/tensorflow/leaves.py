@@ -30,10 +30,24 @@ _SHARED = frozenset("biufc")
 
 def to_tensor(value: Any) -> Any:
     """A leaf as a tensor, over the same memory where that is possible."""
-    array = to_array(value)
+    return _tensor(to_array(value))
+
+
+def _tensor(array: Any) -> Any:
     if array.dtype.kind not in _SHARED or array.ndim == 0 or array.size == 0:
         return tf.constant(array)
     return tf.experimental.dlpack.from_dlpack(aligned(array).__dlpack__())
+
+
+def to_group(rows: Any, count: int) -> Any:
+    """A leaf of the rows of several batches as one tensor, whose first axis are the batches."""
+    array = to_array(rows)
+    return _tensor(array.reshape(count, -1, *array.shape[1:]))
+
+
+def to_group_of_one(value: Any) -> Any:
+    """A leaf as a tensor with a first axis of one."""
+    return _tensor(to_array(value)[None])
 
 
 def to_array(value: Any) -> Any:
