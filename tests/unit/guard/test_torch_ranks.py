@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -69,7 +71,7 @@ def test_state_that_was_taken_away_is_not_counted_on() -> None:
         counts.append(votes.count)
         if len(counts) == 3:
             optimizer.state.clear()
-    assert [b - a for a, b in zip(counts, counts[1:], strict=False)] == [3, 1, 3, 1]
+    assert [b - a for a, b in itertools.pairwise(counts)] == [3, 1, 3, 1]
 
 
 def test_small_tensors_of_a_kind_travel_together_and_all_keep_their_order() -> None:
