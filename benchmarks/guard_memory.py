@@ -1,8 +1,9 @@
 """The smallest limit that trains: the guard against micro-batches written by hand.
 
-Run: python -m benchmarks.guard_memory [STACK ...] [--optimizer NAME] [--step MB] [--dry]    default: all four stacks
-Writes results/guard_memory.json and .md unless --dry is given, after each pair. Stacks that are not named keep their
-numbers and date; with --afresh they are dropped. Earlier numbers say where the search begins.
+Run: python -m benchmarks.guard_memory [STACK ...] [--optimizer NAME] [--step MB] [--minutes N] [--go-on] [--dry]
+Writes results/guard_memory.json and .md after each pair unless --dry is given. After --minutes no pair is begun; with
+--go-on the run goes on with the pairs that it has not measured, else a new one begins, for which earlier numbers only
+say where the search starts. The page has the rows of one run.
 Covers: SGD with momentum, Adam, AdamW and Adafactor on torch, Keras-torch, Keras-TensorFlow and JAX; "torch-wide" is
 76 MB of parameters, SGD with momentum, batches of 1,024 rows, an allocator as it comes, and a guard that finds the
 micro-batch. Does not cover: time (guard_overhead.py).
@@ -22,8 +23,10 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]  # so that it also runs as a file
@@ -112,8 +115,8 @@ def smallest(stack: str, optimizer: str, side: str, step: int, near: int | None 
     return high * step if high <= most else None
 
 
-def table(results: dict[str, dict[str, object]]) -> str:
-    """The results as a page."""
+def table(results: dict[str, dict[str, Any]], run: str) -> str:
+    """The run's results as a page."""
     lines = [
         "# The smallest limit that trains",
         "",
@@ -122,15 +125,19 @@ def table(results: dict[str, dict[str, object]]) -> str:
         "freed (MALLOC_MMAP_THRESHOLD_). torch-wide: 76 MB of parameters, batches of 1,024 rows, glibc as it is, and",
         "a guard that is not told the micro-batch. The aim is a ratio of at most 1.1.",
         "",
-        "| stack | optimizer | by hand | with the guard | ratio | measured |",
-        "|---|---|---|---|---|---|",
+        f"One run, {run}.",
+        "",
+        "| stack | optimizer | by hand | with the guard | ratio |",
+        "|---|---|---|---|---|",
     ]
     for name, found in sorted(results.items()):
+        if found["run"] != run:
+            continue
         stack, optimizer = name.split("/")
         sides = [found["hand"], found["guard"]]
         shown = [f"{int(str(side)) // MB} MB" if side else "not below 640 MB" for side in sides]
         ratio = f"{int(str(sides[1])) / int(str(sides[0])):.2f}" if all(sides) else "-"
-        lines.append(f"| {stack} | {optimizer} | {shown[0]} | {shown[1]} | {ratio} | {found['when']} |")
+        lines.append(f"| {stack} | {optimizer} | {shown[0]} | {shown[1]} | {ratio} |")
     return "\n".join(lines) + "\n"
 
 
@@ -140,28 +147,32 @@ def main() -> None:
     parser.add_argument("stacks", nargs="*", metavar="STACK", help=", ".join(STACKS))
     parser.add_argument("--optimizer", action="append", choices=OPTIMIZERS, help="only this one; may be repeated")
     parser.add_argument("--step", type=int, default=4, help="megabytes")
-    parser.add_argument("--afresh", action="store_true", help="forget the rows of earlier runs")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no pair after so many")
+    parser.add_argument("--go-on", action="store_true", help="go on with the last run")
     parser.add_argument("--dry", action="store_true", help="write nothing")
     options = parser.parse_args()
-    guesses = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    results = {} if options.afresh else dict(guesses)
+    saved = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"run": "", "rows": {}}
+    results, ends_s = saved["rows"], time.monotonic() + 60 * options.minutes
+    now = datetime.datetime.now().isoformat(" ", "minutes")
+    run = saved["run"] if options.go_on else f"begun {now}, {machine()['cores']} cores, to {options.step} MB"
 
     def measure(stack: str, optimizer: str) -> None:
-        near = guesses.get(f"{stack}/{optimizer}", {}).get("hand")
-        hand = smallest(stack, optimizer, "hand", options.step * MB, near=near)
+        before = results.get(f"{stack}/{optimizer}", {})
+        if time.monotonic() > ends_s or before.get("run") == run:
+            return
+        hand = smallest(stack, optimizer, "hand", options.step * MB, near=before.get("hand"))
         found = {"hand": hand, "guard": smallest(stack, optimizer, "guard", options.step * MB, near=hand)}
-        when = f"{datetime.date.today()}, {machine()['cores']} cores, to {options.step} MB"
-        results[f"{stack}/{optimizer}"] = {**found, "when": when}
+        results[f"{stack}/{optimizer}"] = {**found, "run": run}
         sys.stdout.write(f"{stack} {optimizer}: {found}\n")
         sys.stdout.flush()
         if not options.dry:
-            RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-            RESULTS.with_suffix(".md").write_text(table(results))
+            RESULTS.write_text(json.dumps({"run": run, "rows": results}, indent=1) + "\n")
+            RESULTS.with_suffix(".md").write_text(table(results, run))
 
     pairs = [(stack, name) for stack in options.stacks or STACKS for name in options.optimizer or OPTIMIZERS]
     pairs = [pair for pair in pairs if pair[0] != "torch-wide" or pair[1] == "SGD"]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        # Half from the end: a server of torch answers one try at a time.
+        # Every other pair first: a server of torch answers one try at a time.
         for done in [pool.submit(measure, *pair) for pair in [*pairs[1::2], *pairs[::2]]]:
             done.result()
 

@@ -15,6 +15,7 @@ import itertools
 import os
 import resource
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,8 @@ def on_keras(optimizer: str, guarded: bool, nbytes: int) -> float:
     leave(nbytes)
     layers = [keras.layers.Dense(size, activation="relu") for size in SIZES[1:-1]]
     model = keras.Sequential([keras.Input((SIZES[0],)), *layers, keras.layers.Dense(SIZES[-1])])
-    options = {"momentum": 0.9} if optimizer == "SGD" else {}
+    # With its own 1e-30 the product of two factors is 0 where a unit is silent, and the loss NaN by the third step.
+    options = {"SGD": {"momentum": 0.9}, "Adafactor": {"epsilon_1": 1e-12}}.get(optimizer, {})
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(getattr(keras.optimizers, optimizer)(0.001, **options), loss)
     if guarded:
@@ -189,8 +191,12 @@ def on_jax(optimizer: str, guarded: bool, nbytes: int) -> float:
 
 def try_once(stack: str, optimizer: str, side: str, limit: str) -> None:
     """Train and end this process. Tearing down is no part of what must fit."""
-    wide = functools.partial(on_torch, wide=True)
-    run = {"torch": on_torch, "torch-wide": wide, "jax": on_jax}.get(stack, on_keras)
+    ways: dict[str, Callable[[str, bool, int], float]] = {
+        "torch": on_torch,
+        "torch-wide": functools.partial(on_torch, wide=True),
+        "jax": on_jax,
+    }
+    run = ways.get(stack, on_keras)
     try:
         loss = run(optimizer, side == "guard", int(limit))
     except Exception as error:

@@ -27,7 +27,7 @@ from benchmarks.report import machine  # noqa: E402
 
 RESULTS = ROOT / "benchmarks/results/ladder_time.json"
 MB = 10**6
-LIMITS = (180, 220, 260, 300, 340, 380, 400, 440, 520, 640)
+LIMITS = (180, 240, 280, 300, 320, 400)
 ROWS = 8192
 TARGET_S = 10.0
 
