@@ -151,7 +151,7 @@ def main() -> None:
     parser.add_argument("--go-on", action="store_true", help="go on with the last run")
     parser.add_argument("--dry", action="store_true", help="write nothing")
     options = parser.parse_args()
-    saved = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"run": "", "rows": {}}
+    saved: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"run": "", "rows": {}}
     results, ends_s = saved["rows"], time.monotonic() + 60 * options.minutes
     now = datetime.datetime.now().isoformat(" ", "minutes")
     run = saved["run"] if options.go_on else f"begun {now}, {machine()['cores']} cores, to {options.step} MB"

@@ -29,9 +29,9 @@ from penstock.guard.recovery.microbatch import Part, count_rows, split
 from penstock.memory.arenas import map_large_blocks
 from penstock.memory.meter import Meter
 
-TIGHT = 8
+TIGHT = 6
 """Free memory of so many times the parameters: gradients, Adam's state and one gradient more take four of them, and
-what is left must hold activations, and holes in the heap."""
+what is left must hold activations, and holes in the heap. With more, steps should not pay for new pages."""
 
 
 class Stepper(Protocol):
