@@ -9,11 +9,13 @@ framework does not hide a difference. Exit code 0: trained, with a finite loss.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import os
 import resource
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ ROWS, MICRO, WIDE = 128, 16, 1200
 RNG = np.random.default_rng(0)
 BATCHES = [(RNG.normal(size=(ROWS, 64)).astype(np.float32), RNG.integers(0, 8, ROWS)) for _ in range(3)]
 SIZES = (64, WIDE, WIDE, WIDE, 8)
+WIDE_SIZES, WIDE_ROWS = (512, 4096, 4096, 8), 1024
 
 
 def leave(nbytes: int) -> None:
@@ -33,31 +36,48 @@ def leave(nbytes: int) -> None:
 
 def parts(batch: tuple[Any, Any]) -> list[tuple[Any, Any]]:
     """The micro-batches that the hand-written loops use."""
-    return [(batch[0][i : i + MICRO], batch[1][i : i + MICRO]) for i in range(0, ROWS, MICRO)]
+    return [(batch[0][i : i + MICRO], batch[1][i : i + MICRO]) for i in range(0, len(batch[0]), MICRO)]
 
 
-def on_torch(optimizer: str, guarded: bool, nbytes: int) -> float:
-    """Plain torch."""
+def wide_batches() -> list[tuple[Any, Any]]:
+    """Two batches of the wide network."""
+    return [
+        (RNG.normal(size=(WIDE_ROWS, WIDE_SIZES[0])).astype(np.float32), RNG.integers(0, 8, WIDE_ROWS))
+        for _ in range(2)
+    ]
+
+
+def warm_torch() -> None:
+    """Threads and pools are there before the limit, and torch._dynamo: the first optimizer loads it (75 MB)."""
+    import torch
+
+    torch.set_num_threads(1)
+    layer = torch.nn.Linear(8, 8)
+    layer(torch.zeros(1, 8)).sum().backward()
+    torch.optim.SGD(layer.parameters(), 0.1).step()
+
+
+def on_torch(optimizer: str, guarded: bool, nbytes: int, *, wide: bool = False) -> float:
+    """Plain torch; `wide` is a network of 76 MB, and a guard that finds the micro-batch by itself."""
     import torch
 
     from penstock.guard import Guard
 
-    torch.set_num_threads(1)
-    # Threads and pools are there before.
-    (torch.randn(8, 8, requires_grad=True) @ torch.randn(8, 8)).sum().backward()  # type: ignore[no-untyped-call]
+    warm_torch()
+    sizes, batches, micro = (WIDE_SIZES, wide_batches(), None) if wide else (SIZES, BATCHES, MICRO)
     leave(nbytes)
-    layers = [torch.nn.Linear(a, b) for a, b in itertools.pairwise(SIZES)]
+    layers = [torch.nn.Linear(a, b) for a, b in itertools.pairwise(sizes)]
     model = torch.nn.Sequential(*[each for layer in layers for each in (layer, torch.nn.ReLU())][:-1])
     options = {"momentum": 0.9} if optimizer == "SGD" else {}
     made = getattr(torch.optim, optimizer)(model.parameters(), 0.001, **options)
-    loss_fn, guard, total = torch.nn.CrossEntropyLoss(), Guard(model, made, micro_batch=MICRO), torch.zeros(())
-    for batch in BATCHES:
+    loss_fn, guard, total = torch.nn.CrossEntropyLoss(), Guard(model, made, micro_batch=micro), torch.zeros(())
+    for batch in batches:
         if guarded:
             total = guard.step(batch, loss_fn)
             continue
         made.zero_grad()
         for x, y in parts(batch):
-            total = loss_fn(model(torch.from_numpy(x)), torch.from_numpy(y)) * (len(x) / ROWS)
+            total = loss_fn(model(torch.from_numpy(x)), torch.from_numpy(y)) * (len(x) / len(batch[0]))
             total.backward()
         made.step()
     return float(total.detach())
@@ -76,7 +96,8 @@ def on_keras(optimizer: str, guarded: bool, nbytes: int) -> float:
     leave(nbytes)
     layers = [keras.layers.Dense(size, activation="relu") for size in SIZES[1:-1]]
     model = keras.Sequential([keras.Input((SIZES[0],)), *layers, keras.layers.Dense(SIZES[-1])])
-    options = {"momentum": 0.9} if optimizer == "SGD" else {}
+    # With its own 1e-30 the product of two factors is 0 where a unit is silent, and the loss NaN by the third step.
+    options = {"SGD": {"momentum": 0.9}, "Adafactor": {"epsilon_1": 1e-12}}.get(optimizer, {})
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(getattr(keras.optimizers, optimizer)(0.001, **options), loss)
     if guarded:
@@ -170,7 +191,12 @@ def on_jax(optimizer: str, guarded: bool, nbytes: int) -> float:
 
 def try_once(stack: str, optimizer: str, side: str, limit: str) -> None:
     """Train and end this process. Tearing down is no part of what must fit."""
-    run = {"torch": on_torch, "jax": on_jax}.get(stack, on_keras)
+    ways: dict[str, Callable[[str, bool, int], float]] = {
+        "torch": on_torch,
+        "torch-wide": functools.partial(on_torch, wide=True),
+        "jax": on_jax,
+    }
+    run = ways.get(stack, on_keras)
     try:
         loss = run(optimizer, side == "guard", int(limit))
     except Exception as error:

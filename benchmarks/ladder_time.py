@@ -22,12 +22,12 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]  # so that it also runs as a file
 
 from benchmarks.guard_memory import surroundings  # noqa: E402
-from benchmarks.guard_memory_job import leave  # noqa: E402
+from benchmarks.guard_memory_job import leave, warm_torch  # noqa: E402
 from benchmarks.report import machine  # noqa: E402
 
 RESULTS = ROOT / "benchmarks/results/ladder_time.json"
 MB = 10**6
-LIMITS = (180, 220, 260, 300, 340, 380, 400, 440, 520, 640)
+LIMITS = (180, 240, 280, 300, 320, 400)
 ROWS = 8192
 TARGET_S = 10.0
 
@@ -41,9 +41,7 @@ def one(nbytes: int) -> dict[str, Any]:
     from penstock.core.events import Event, events
     from penstock.guard import Guard
 
-    torch.set_num_threads(1)
-    # Threads and pools are there before.
-    (torch.randn(8, 8, requires_grad=True) @ torch.randn(8, 8)).sum().backward()  # type: ignore[no-untyped-call]
+    warm_torch()
     rng = np.random.default_rng(0)
     batch = rng.normal(size=(ROWS, 512)).astype(np.float32), rng.integers(0, 8, ROWS)
     failures: list[tuple[float, float]] = []
@@ -107,7 +105,7 @@ def main() -> None:
     for free in options.free or LIMITS:
         command = [sys.executable, str(ROOT / "benchmarks/ladder_time.py"), "--one", str(free * MB)]
         done = subprocess.run(
-            command, env=surroundings("torch"), capture_output=True, text=True, timeout=900, check=True
+            command, env=surroundings("torch-wide"), capture_output=True, text=True, timeout=900, check=True
         )
         results.append({"free": free, **json.loads(done.stdout.splitlines()[-1])})
         sys.stdout.write(f"{results[-1]}\n")

@@ -79,8 +79,9 @@ def test_uneven_ranks_see_every_row_and_start_from_the_same_weights(tmp_path: Pa
     assert ranks[0]["weights"] == ranks[1]["weights"] == ranks[2]["weights"]
 
 
-def test_when_one_rank_runs_out_of_memory_all_take_the_step_again_smaller(tmp_path: Path) -> None:
-    calm, torn = run(tmp_path / "calm", 2, "plain"), run(tmp_path / "torn", 2, "oom")
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_when_one_rank_runs_out_of_memory_all_take_the_step_again_smaller(tmp_path: Path, backend: str) -> None:
+    calm, torn = run(tmp_path / "calm", 2, "plain", backend), run(tmp_path / "torn", 2, "oom", backend)
     assert torn[0]["micros"] and torn[0]["micros"] == torn[1]["micros"]
     assert torn[0]["weights"] == torn[1]["weights"]
     assert torn[0]["weights"] == pytest.approx(calm[0]["weights"], rel=1e-4, abs=1e-5)

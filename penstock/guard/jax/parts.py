@@ -31,6 +31,8 @@ class JaxStepper:
 
     measurable = False
     """Each size is compiled, which takes longer than a look at it saves."""
+    sure = False
+    """New parameters are made beside the old ones."""
 
     def __init__(self, loss_fn: Callable[..., Any], optimizer: Any, params: Any, precision: str) -> None:
         if not callable(loss_fn):

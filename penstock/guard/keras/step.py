@@ -80,6 +80,8 @@ class _Step:
     phase: Phase = "forward"
     training = True
     weight: float | None = 1.0
+    sure = False
+    """What Keras' optimizers allocate is theirs to say."""
 
     @property
     def measurable(self) -> bool:

@@ -83,10 +83,12 @@ class TorchRanks:
 
     def from_first(self, arrays: Sequence[Any]) -> list[Any]:
         with torch.no_grad():
-            for array in arrays:
-                held = InHand([array])
-                dist.broadcast(array, 0)
+            for group in groups(arrays):
+                joined = group[0] if len(group) == 1 else torch.cat([array.reshape(-1) for array in group])
+                held = InHand([joined])
+                dist.broadcast(joined, 0)
                 held.wait()
+                _put_back(joined, group)
         return list(arrays)
 
 
@@ -131,6 +133,11 @@ def _take_first_apart(waiting: list[tuple[Any, Any, list[Any], InHand]]) -> None
     work.wait()
     del work
     held.wait()
+    _put_back(joined, group)
+
+
+def _put_back(joined: Any, group: list[Any]) -> None:
+    """Values that travelled together go where they came from."""
     if len(group) > 1:
         parts = joined.split([array.numel() for array in group])
         torch._foreach_copy_(group, [part.view(array.shape) for part, array in zip(parts, group, strict=True)])

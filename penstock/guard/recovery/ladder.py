@@ -112,6 +112,8 @@ class Ladder:
     """Failures in a row of a phase whose memory does not depend on the rows."""
     lean_on: bool = False
     """The stepper was asked to hold less."""
+    measured: int = 0
+    """Rows of the largest part that was measured, and so fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ def learn(ladder: Ladder, small: tuple[int, int], large: tuple[int, int], *, use
     if per_sample <= 0:
         return ladder
     line = Line(base=used + max(0.0, small[1] - per_sample * small[0]), per_sample=per_sample)
-    return replace(ladder, line=line, limit=used + free)
+    return replace(ladder, line=line, limit=used + free, measured=large[0])
 
 
 def after_failed_measurement(ladder: Ladder, failure: Failure, measured: Failure) -> Ladder:
@@ -280,7 +282,8 @@ def _smaller(ladder: Ladder, failure: Failure, line: Line | None) -> tuple[int, 
     if ladder.repeats == 1 and ladder.worked >= rows:
         return step, f"{rows} worked before: a step of {NEAR}"
     if line is not None and ladder.limit is not None and line.base < ladder.limit and ladder.repeats <= TRUST:
-        fits = line.rows_within(ladder.limit)
+        # Near the limit the margin leaves the line no row, where the part that was measured has just fitted.
+        fits = max(line.rows_within(ladder.limit), ladder.measured)
         if 1 <= fits < rows:
             return min(fits, step), f"a sample takes {size(line.per_sample)}: so many fit"
     return max(1, rows // 2), "nothing is known about this size: half"

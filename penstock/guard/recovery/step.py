@@ -5,7 +5,8 @@ Does not cover: which size comes next (ladder.py), how a framework computes grad
 
 A step is: begin -> part, part, ... -> prepare -> apply. Until `apply` nothing has changed: `drop` takes the stepper
 back to where `begin` found it. So a batch is applied once or not at all, and it may be tried as often as it takes.
-Ranks agree between `prepare` and `apply`: what has been reserved everywhere can be applied everywhere.
+Ranks vote after the gradients. Where nothing that follows can fail on any of them (`sure`) that is the only vote; else
+they agree also after `prepare` and after `apply`: what has been reserved everywhere can be applied everywhere.
 """
 
 from __future__ import annotations
@@ -21,11 +22,16 @@ from penstock.guard.ranks.agree import OneRank, Ranks
 from penstock.guard.ranks.in_step import NO_ROWS
 from penstock.guard.recovery import ladder as recover
 from penstock.guard.recovery.classify import classify
-from penstock.guard.recovery.free_memory import memory_is_short, release
+from penstock.guard.recovery.free_memory import free_nbytes, memory_is_short, release
 from penstock.guard.recovery.ladder import Allowed, Decision, Failure, Ladder, Phase
 from penstock.guard.recovery.measure_rows import RowPeaks, measure_rows
 from penstock.guard.recovery.microbatch import Part, count_rows, split
+from penstock.memory.arenas import map_large_blocks
 from penstock.memory.meter import Meter
+
+TIGHT = 6
+"""Free memory of so many times the parameters: gradients, Adam's state and one gradient more take four of them, and
+what is left must hold activations, and holes in the heap. With more, steps should not pay for new pages."""
 
 
 class Stepper(Protocol):
@@ -33,6 +39,10 @@ class Stepper(Protocol):
 
     weight: float | None
     """What this rank's gradients are a mean over: rows, tokens; None for a sum. Known after the last part."""
+
+    @property
+    def sure(self) -> bool:
+        """Whether nothing is left to allocate after the gradients. Asked where there are several ranks."""
 
     @property
     def phase(self) -> Phase:
@@ -95,10 +105,14 @@ class Control:
     wish: Callable[[], bool] = bool
     granted: bool = False
     """Whether any rank had a wish at the last step; asked with the vote that is taken anyway."""
+    keeps_little: bool = False
+    """Malloc was told to give large blocks back, since memory is tight or has run out."""
 
     def run(self, stepper: Stepper, batch: Any) -> int:
         """Take one step over the whole batch; returns the number of parts that it took."""
         self.rows = 0 if batch is NO_ROWS else count_rows(batch)
+        if self.ladder is None and self._tight(stepper):
+            self._keep_little("memory is tight for this model")
         ladder = self._ladder_for(max(1, self.rows))
         while True:
             parts = list(split(batch, ladder.micro, rows=self.rows)) if self.rows else []
@@ -109,6 +123,7 @@ class Control:
                 failure = replace(failure, rows=ladder.micro)
             # Here the failed frames are gone, and with them the tensors that the exception pinned.
             stepper.free()
+            self._keep_little("memory ran out")
             release(thorough=ladder.repeats > 1)
             ladder = self._step_down(stepper, self._measure_rows(stepper, batch, failure))
         self.ladder, growth = recover.after_success(ladder, _largest(parts) or ladder.micro)
@@ -124,6 +139,19 @@ class Control:
             self.ladder = recover.resize(self.ladder, rows)
             self._changed()
         return self.ladder
+
+    def _tight(self, stepper: Stepper) -> bool:
+        """Whether holes in the heap may come to matter; once they are there they stay, so it is asked beforehand."""
+        return free_nbytes() < TIGHT * stepper.holds()["parameters"]
+
+    def _keep_little(self, since: str) -> None:
+        """Parts and steps of several sizes leave holes in the heap, which count as memory in use."""
+        if self.keeps_little:
+            return
+        self.keeps_little = True
+        if map_large_blocks():
+            why = f"{since}: large blocks go back to the system when they are freed, and are made of new pages"
+            events.emit("guard.malloc", self.who, why=why)
 
     def _measure_rows(self, stepper: Stepper, batch: Any, failure: Failure) -> Failure:
         """Learn what a row takes where nothing is known yet; returns the failure to go on from."""
@@ -183,7 +211,8 @@ def attempt(stepper: Stepper, parts: Sequence[Part], ranks: Ranks, wish: bool = 
     """Try the step once. Returns what failed, as facts without the exception, and whether any rank had a wish."""
     failure = _gradients(stepper, parts)
     weight = stepper.weight or 0.0
-    failed, total, wished = ranks.totals(failure is not None, weight, wish)
+    sure = ranks.size == 1 or (failure is None and stepper.sure)
+    failed, total, wished, unsure = ranks.totals(failure is not None, weight, wish, not sure)
     if failed:
         stepper.drop()
         return failure or _elsewhere(stepper.phase, parts), wished > 0
@@ -191,7 +220,9 @@ def attempt(stepper: Stepper, parts: Sequence[Part], ranks: Ranks, wish: bool = 
         stepper.combine(ranks, 1.0 if stepper.weight is None or not total else weight / total)
     for phase in (stepper.prepare, stepper.apply):
         failure = _at_the_end(stepper, phase, parts)
-        if ranks.any(failure is not None):
+        if failure is not None and ranks.size > 1 and not unsure:
+            raise _alone(failure)
+        if ranks.any(failure is not None) if unsure else failure is not None:
             stepper.drop()
             return failure or _elsewhere("apply", parts), wished > 0
     return None, wished > 0
@@ -255,6 +286,16 @@ def _holders(stepper: Stepper) -> tuple[tuple[str, int], ...]:
 
 def _elsewhere(phase: Phase, parts: Sequence[Part]) -> Failure:
     return Failure(phase, _largest(parts), "another rank ran out of memory")
+
+
+def _alone(failure: Failure) -> OutOfMemory:
+    """The other ranks have stepped by now, so this one cannot take the step again."""
+    return OutOfMemory(
+        f"Memory ran out on this rank in an optimizer step that allocates nothing, and the others took it: resume "
+        f"all ranks from the last checkpoint. The framework said: {failure.text[:90]}",
+        phase=failure.phase,
+        micro=failure.rows,
+    )
 
 
 def _largest(parts: Sequence[Part]) -> int:

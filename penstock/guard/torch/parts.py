@@ -80,6 +80,13 @@ class TorchStepper:
         """On the CPU a part's tensors are this process's memory."""
         return self.device.type == "cpu"
 
+    @property
+    def sure(self) -> bool:
+        """A fused kernel allocates nothing; its state is there since the last step, for every parameter."""
+        options, plain = self.options, self._scaler.scaler is None
+        plain = plain and options.clip_norm is None and options.clip_value is None and options.before_apply is None
+        return plain and self._protected.ready() and all(param.grad is not None for param in self.params)
+
     def begin(self, parts: Sequence[Part]) -> None:
         """Remember generators and buffers, clear gradients, and find each part's weight."""
         self.phase, self._begun = "forward", False

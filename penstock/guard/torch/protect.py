@@ -38,12 +38,22 @@ class ProtectedStep:
         self._counted = False
         self._had_state: list[torch.Tensor] = []
         self._saved = False
+        self._stepped: tuple[int, int] | None = None
         self._told: set[str] = set()
 
     @property
     def nbytes(self) -> int:
         """Memory that the protection holds."""
         return self._units.nbytes + self._whole.nbytes
+
+    def ready(self) -> bool:
+        """Whether the next step is a fused one, for whose parameters the last step has left state and copies."""
+        return self._stepped == self._scope() and _as_made(self.optimizer)
+
+    def _scope(self) -> tuple[int, int]:
+        """How many parameters have a gradient, and how many have state."""
+        groups = self.optimizer.param_groups
+        return sum(p.grad is not None for group in groups for p in group["params"]), len(self.optimizer.state)
 
     def reserve(self) -> None:
         """Make missing state and reserve as `prepare` does, to know early whether it can; `prepare` does it again.
@@ -70,7 +80,9 @@ class ProtectedStep:
     def take(self, step: Callable[[], Any]) -> None:
         """Step. `step` calls `optimizer.step()`, perhaps by way of a gradient scaler."""
         if self.form != "units":
+            self._stepped = None
             step()
+            self._stepped = self._scope() if self.form == "fused" else None
             return
         own = vars(self.optimizer).get("step")
         bound = self.optimizer.step

@@ -1,0 +1,71 @@
+"""Two ranks of one job, of which one has too little memory: both take the step in parts that fit the poorer one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.integration.test_guard_ranks import free_port
+
+RANK = """
+import json, os, resource, sys
+import numpy as np, torch
+import torch.distributed as dist
+from penstock.core.events import events
+from penstock.guard import Guard
+torch.set_num_threads(1)
+rank, port, mib = int(os.environ["RANK"]), sys.argv[1], int(sys.argv[2])
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+rng = np.random.default_rng(rank)
+data = [(rng.normal(size=(96, 3, 32, 32)).astype("f"), rng.integers(0, 4, 96)) for _ in range(3)]
+
+def train(limited):
+    torch.manual_seed(0)
+    layers = []
+    for _ in range(6):
+        layers += [torch.nn.Conv2d(layers and 16 or 3, 16, 3, padding=1), torch.nn.ReLU()]
+    model = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(16, 4))
+    model = torch.nn.parallel.DistributedDataParallel(model)
+    guard = Guard(model, torch.optim.AdamW(model.parameters(), 1e-2))
+    if limited:
+        used = [int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmData")][0]
+        resource.setrlimit(resource.RLIMIT_DATA, (used + mib * 2**20, resource.RLIM_INFINITY))
+    losses = [guard.step(batch, torch.nn.CrossEntropyLoss()).item() for batch in data]
+    return losses, [p.detach().double().sum().item() for p in model.parameters()], guard.micro_batch
+
+enough = train(False)
+assert not [e for e in events.recent if e.kind == "guard.oom"]
+short = train(rank == 1)
+ooms = [e.values["text"] for e in events.recent if e.kind == "guard.oom"]
+print(json.dumps({"enough": enough, "short": short, "ooms": ooms}), flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.timeout(900)
+def test_a_real_lack_of_memory_on_one_rank_makes_both_take_smaller_parts():
+    settings = {"PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    # As in test_guard_oom: large blocks go back when freed, so that the limit is about what is used now.
+    settings |= {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
+    argv = [sys.executable, "-c", RANK, str(free_port()), "40"]
+    ranks = [
+        subprocess.Popen(argv, env={**os.environ, **settings, "RANK": str(n)}, stdout=-1, stderr=-1, text=True)
+        for n in range(2)
+    ]
+    try:
+        outputs = [rank.communicate(timeout=800) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], [err[-2000:] for _, err in outputs]
+    rich, poor = (json.loads(out.splitlines()[-1]) for out, _ in outputs)
+    assert any("alloc" in text for text in poor["ooms"])
+    assert rich["ooms"] and set(rich["ooms"]) == {"another rank ran out of memory"}
+    assert rich["enough"][2] == 96 and rich["short"][2] == poor["short"][2] < 96
+    assert rich["short"][:2] == poor["short"][:2]
+    assert rich["short"][0] == pytest.approx(rich["enough"][0], rel=1e-4)
+    assert rich["short"][1] == pytest.approx(rich["enough"][1], rel=1e-3, abs=1e-4)
