@@ -266,16 +266,16 @@ def _settle(
 ) -> list[pa.Field]:
     """Fields of both, where those that disagree have a type by the user's word."""
     found = {field.name: field for field in left}
-    for field in right:
-        merged = json_parse.merge_fields([found[field.name]] if field.name in found else [], [field])
+    for other in right:
+        merged = json_parse.merge_fields([found[other.name]] if other.name in found else [], [other])
         if merged is None:
-            if field.name not in types:
+            if other.name not in types:
                 raise SchemaChanged(
-                    f"{path}: field {field.name!r} is {field.type} here and {found[field.name].type} elsewhere. "
+                    f"{path}: field {other.name!r} is {other.type} here and {found[other.name].type} elsewhere. "
                     f"Leave it out with columns=, or give it dtypes=."
                 )
             continue
-        found[field.name] = merged[0]
+        found[other.name] = merged[0]
     return list(found.values())
 
 
