@@ -74,6 +74,8 @@ class JsonSource(FileSetSource[LineFiles]):
                 self._refuse_mixed(mixed)
                 every = [name for name, _ in json_parse.leaves(fields)]
                 names = self.shape.columns_needed or list(dict.fromkeys([*every, *self.types]))
+                if not names:
+                    refuse_fieldless(self.files)
                 arrow = json_parse.chosen_schema(fields, names, self.types)
                 flat = json_parse.flat(no_rows(arrow), names).schema
                 specs, _ = self.shape.specs(flat, self.label)
@@ -259,6 +261,14 @@ def sampled_fields(files: LineFiles, types: Mapping[str, pa.DataType]) -> tuple[
     if not fields and not mixed and wrong is not None:
         raise wrong
     return [pa.field(f.name, json_parse.settled(f.type)) for f in fields], mixed
+
+
+def refuse_fieldless(files: LineFiles) -> None:
+    """Raise where there are objects, and none of them has a field: rows without columns cannot be counted."""
+    for file in sampled_files(files):
+        for place, text in _samples(files, file):
+            if text.strip():
+                raise BadData(where(files.paths[file], place), "its objects have no fields, so that there is no column")
 
 
 def _settle(
