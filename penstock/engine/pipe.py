@@ -100,7 +100,7 @@ class Pipe:
             meter,
             self._ladder(),
             give_up=self._give_up,
-            last_words=_write,  # the error may wait where nobody asks for the next batch, or behind a row that takes long
+            last_words=_write,  # the error may wait where nobody asks for a batch, or behind a row that takes long
             warn=_write,
         )
         watchdog.start()

@@ -105,16 +105,18 @@ class Growth:
     def warning(self, limit: int, holders: dict[str, int]) -> str:
         """What is written before it is sure: the kernel's kill would leave no words."""
         now, rate = self._recent[-1].measured, self._rate()
+        left_s = max(0, limit - now) / rate
         return (
-            f"Memory is at {size(now)} of {size(limit)} and grows by {size(int(rate))} a second, so that the limit is "
-            f"{max(0, limit - now) / rate:.2f} s away. If this process is killed now, that is why. {self._cause(holders)}."
+            f"Memory is at {size(now)} of {size(limit)} and grows by {size(int(rate))} a second: the limit is "
+            f"{left_s:.2f} s away. If this process is killed now, that is why. {self._cause(holders)}."
         )
 
     def words(self, limit: int, holders: dict[str, int]) -> str:
         """The verdict: the numbers, who grew, since when, what to do."""
+        now = self._recent[-1].measured
         return (
-            f"Memory is at {size(self._recent[-1].measured)} of {size(limit)} and still growing, and nothing is left to "
-            f"give way; stopped before the kernel kills the process. {self._cause(holders)}; or raise the limit."
+            f"Memory is at {size(now)} of {size(limit)} and still growing, and nothing is left to give way; "
+            f"stopped before the kernel kills the process. {self._cause(holders)}; or raise the limit."
         )
 
     def _cause(self, holders: dict[str, int]) -> str:

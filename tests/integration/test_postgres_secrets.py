@@ -1,4 +1,4 @@
-"""A password given to a run on PostgreSQL is in none of its files, printed lines or pages, and the files are private."""
+"""A password given to a run on PostgreSQL is in none of its files, lines or pages, and the files are private."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from penstock.sources.from_files import FileSetSource
 from penstock.sources.hdf5.chunks import RowReader, read_pieces
 from penstock.sources.hdf5.files import Files5
 from penstock.sources.hdf5.heap import lengths, read_values
+from penstock.sources.hdf5.nested import is_nested, read_nested
 from penstock.sources.hdf5.survey import Dataset5, open_h5, reason
 from penstock.sources.storage import files as storage
 
@@ -310,6 +311,8 @@ def finish(path: str, fact: Dataset5, raw: np.ndarray) -> tuple[Column, dict[int
     if fact.stored.kind not in "SO":
         return native(raw), {}
     bad: dict[int, str] = {}
+    if fact.in_heap and is_nested(fact.stored):
+        return read_nested(path, raw.reshape(-1), fact.stored)
     if fact.in_heap:
         values, bad = read_values(path, raw.reshape(-1), fact.item)
     else:

@@ -19,13 +19,11 @@ from penstock.core.errors import BadData, InvalidInput, MissingExtra, NotFound, 
 from penstock.core.schema import OBJECT, Field
 from penstock.sources.hdf5.compound import VALUE, records_inside
 from penstock.sources.hdf5.heap import RECORD
+from penstock.sources.hdf5.nested import ROW_NBYTES, field_of, inner_of, is_known, is_nested, item_nbytes
 from penstock.sources.storage import files as storage
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 DEFLATE, SHUFFLE = 1, 2
-_LISTED = "biuf"
-"""Kinds of numbers that lists of open length may hold."""
-
 Storage = Literal["contiguous", "chunked", "packed", "library"]
 """contiguous: one run of rows; chunked: chunks of whole rows, unfiltered; packed: chunks that we assemble and inflate
 ourselves; library: whatever only the HDF5 library can read (text, compact or virtual layouts, other filters)."""
@@ -73,7 +71,7 @@ class Dataset5:
     @property
     def item(self) -> int:
         """Bytes of one element of a value of open length."""
-        return 1 if self.text else int(self.stored.metadata["vlen"].itemsize) if self.stored.metadata else 1
+        return 1 if self.text else item_nbytes(self.stored)
 
     @property
     def chunk_nbytes(self) -> int:
@@ -84,6 +82,8 @@ class Dataset5:
         """The column that this dataset becomes."""
         if self.text:
             return Field(column, OBJECT, self.shape[1:], text=True)
+        if self.stored == OBJECT and is_nested(self.stored):
+            return field_of(column, self.stored)
         if self.stored == OBJECT:
             inner = self.stored.metadata.get("vlen") if self.stored.metadata else None
             ragged = isinstance(inner, np.dtype)
@@ -225,10 +225,10 @@ def _facts(path: str, file: Any, name: str) -> Dataset5:
     if member or inner_shape:
         return _inside(node, name, (member, stored, inner_shape))
     text = h5py.check_string_dtype(stored) is not None
-    inner = h5py.check_vlen_dtype(stored)
-    listed = isinstance(inner, np.dtype) and inner.kind in _LISTED and len(node.shape) == 1
-    if stored == OBJECT and not text and not listed:
-        raise InvalidInput(f"{path}: dataset {name!r} holds {stored} (references or nested lengths), not values.")
+    if stored == OBJECT and not text and not (len(node.shape) == 1 and _is_listed(node.id.get_type(), stored)):
+        raise InvalidInput(
+            f"{path}: dataset {name!r} holds {stored}, which has no array form: references, or lists of such."
+        )
     filters = _filters(node)
     raw = RECORD if stored == OBJECT else stored
     kind = _storage_of(node, filters, raw)
@@ -242,7 +242,13 @@ def _facts(path: str, file: Any, name: str) -> Dataset5:
     if stored != OBJECT and kind in ("chunked", "packed"):
         fill = np.asarray(node.fillvalue, stored).tobytes()
     shape, offset = tuple(map(int, node.shape)), int(node.id.get_offset()) if kind == "contiguous" else 0
-    return Dataset5(name, shape, stored, raw, kind, node.chunks, filters, text, raw.itemsize, fill, offset)
+    nbytes = ROW_NBYTES if is_nested(stored) else raw.itemsize
+    return Dataset5(name, shape, stored, raw, kind, node.chunks, filters, text, nbytes, fill, offset)
+
+
+def _is_listed(kind: Any, stored: np.dtype[Any]) -> bool:
+    """Whether values are lists of open length of numbers, text, records, or of such lists."""
+    return inner_of(stored) is not None and is_known(kind, stored, _is_stored_alike)
 
 
 def _member_type(path: str, name: str, dtype: np.dtype[Any], member: tuple[str, ...]) -> np.dtype[Any]:
@@ -271,8 +277,10 @@ def _inside(node: Any, name: str, asked: tuple[tuple[str, ...], np.dtype[Any], t
 def _open_inside(node: Any, member: tuple[str, ...], stored: np.dtype[Any]) -> Dataset5 | None:
     """A field of text or of lists of numbers, by its heap records; None where only the library knows the way."""
     h5py = h5py_module()
-    text, inner = h5py.check_string_dtype(stored) is not None, h5py.check_vlen_dtype(stored)
-    if not text and (len(node.shape) > 1 or not isinstance(inner, np.dtype) or inner.kind not in _LISTED):
+    text, type_of = h5py.check_string_dtype(stored) is not None, node.id.get_type()
+    for name in member:
+        type_of = type_of.get_member_type(type_of.get_member_index(name.encode()))
+    if not text and (len(node.shape) > 1 or not _is_listed(type_of, stored)):
         return None
     raw, filters = records_inside(node, member), _filters(node)
     if raw is None or 0 in node.shape:
@@ -282,7 +290,8 @@ def _open_inside(node: Any, member: tuple[str, ...], stored: np.dtype[Any]) -> D
         return None
     shape, offset = tuple(map(int, node.shape)), int(node.id.get_offset()) if kind == "contiguous" else 0
     name = node.name.lstrip("/")
-    found = Dataset5(name, shape, stored, raw, kind, node.chunks, filters, text, 16, bytes(raw.itemsize), offset)
+    nbytes = ROW_NBYTES if is_nested(stored) else RECORD.itemsize
+    found = Dataset5(name, shape, stored, raw, kind, node.chunks, filters, text, nbytes, bytes(raw.itemsize), offset)
     return replace(found, member=member)
 
 

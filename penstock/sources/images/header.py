@@ -101,7 +101,7 @@ def _png(data: bytes) -> Header:
 
 
 def _raw_exif(text: bytes, packed: bool) -> bytes:
-    """EXIF as ImageMagick writes it into a PNG's notes: its kind and length, then hexadecimal digits over many lines."""
+    """EXIF as ImageMagick writes it into a PNG's notes: its kind and length, then hexadecimal digits in lines."""
     try:
         text = zlib.decompressobj().decompress(text[1:], _LONGEST_EXIF) if packed else text
         return bytes.fromhex("".join(text.decode("ascii").split("\n")[3:])).removeprefix(_EXIF)

@@ -74,6 +74,8 @@ class JsonSource(FileSetSource[LineFiles]):
                 self._refuse_mixed(mixed)
                 every = [name for name, _ in json_parse.leaves(fields)]
                 names = self.shape.columns_needed or list(dict.fromkeys([*every, *self.types]))
+                if not names:
+                    refuse_fieldless(self.files)
                 arrow = json_parse.chosen_schema(fields, names, self.types)
                 flat = json_parse.flat(no_rows(arrow), names).schema
                 specs, _ = self.shape.specs(flat, self.label)
@@ -261,21 +263,29 @@ def sampled_fields(files: LineFiles, types: Mapping[str, pa.DataType]) -> tuple[
     return [pa.field(f.name, json_parse.settled(f.type)) for f in fields], mixed
 
 
+def refuse_fieldless(files: LineFiles) -> None:
+    """Raise where there are objects, and none of them has a field: rows without columns cannot be counted."""
+    for file in sampled_files(files):
+        for place, text in _samples(files, file):
+            if text.strip():
+                raise BadData(where(files.paths[file], place), "its objects have no fields, so that there is no column")
+
+
 def _settle(
     left: Sequence[pa.Field], right: Sequence[pa.Field], types: Mapping[str, pa.DataType], path: str
 ) -> list[pa.Field]:
     """Fields of both, where those that disagree have a type by the user's word."""
     found = {field.name: field for field in left}
-    for field in right:
-        merged = json_parse.merge_fields([found[field.name]] if field.name in found else [], [field])
+    for other in right:
+        merged = json_parse.merge_fields([found[other.name]] if other.name in found else [], [other])
         if merged is None:
-            if field.name not in types:
+            if other.name not in types:
                 raise SchemaChanged(
-                    f"{path}: field {field.name!r} is {field.type} here and {found[field.name].type} elsewhere. "
+                    f"{path}: field {other.name!r} is {other.type} here and {found[other.name].type} elsewhere. "
                     f"Leave it out with columns=, or give it dtypes=."
                 )
             continue
-        found[field.name] = merged[0]
+        found[other.name] = merged[0]
     return list(found.values())
 
 

@@ -222,8 +222,9 @@ class Database:
             text += f": one value may have {size(most_nbytes())} under the memory limit in force."
         if "Out of Memory" in text:
             text = (
-                f"{text.partition(' Possible')[0]}. Under the memory limit in force DuckDB has {duckdb_memory()}, for 2,048 "
-                f"neighbouring values and for sorting: use more partitions=, leave large values out, or raise the limit."
+                f"{text.partition(' Possible')[0]}. Under the memory limit in force DuckDB has {duckdb_memory()}, for "
+                f"2,048 neighbouring values and for sorting: use more partitions=, leave large values out, or raise "
+                f"the limit."
             )
         return DataError(f"{self.name}: the query failed: {text}")
 

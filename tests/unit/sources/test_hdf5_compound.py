@@ -126,8 +126,8 @@ def test_open_values_that_only_the_library_could_follow_are_refused(tmp_path: Pa
 
 @pytest.mark.parametrize(
     "inner",
-    [TEXT, h5py.vlen_dtype("i4"), np.dtype("S3"), np.dtype([("a", "i4")]), np.dtype("c8"), h5py.ref_dtype],
-    ids=["text", "lists", "fixed text", "compound", "complex", "references"],
+    [np.dtype("S3"), np.dtype([("a", "S4")]), np.dtype("c8"), h5py.ref_dtype, h5py.vlen_dtype(np.dtype("c8"))],
+    ids=["fixed text", "records of text", "complex", "references", "lists of complex"],
 )
 def test_lists_of_what_has_no_list_form_are_refused(tmp_path: Path, inner: Any) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as out:
