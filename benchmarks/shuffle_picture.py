@@ -24,7 +24,6 @@ import numpy as np
 from benchmarks.shuffle_data import BATCH, CSV_FILES, KINDS, RowNumbers, keep, numbers_of, place, shuffled, write_data
 
 ROOT = Path(__file__).resolve().parent.parent
-FOR_BEFORE = ("csv", "parquet 8 groups")
 SEED = 1
 OURS, BEFORE, PEER, UNIFORM = "penstock", "penstock before", "peer", "uniform"
 COLOURS = {OURS: "#1f5fa8", BEFORE: "#8a94a0", PEER: "#c2571a", UNIFORM: "#2f7d4f"}
@@ -174,7 +173,7 @@ def main() -> None:
     lines = [("in memory, permuted", UNIFORM, middle(np.random.default_rng(SEED).permutation(count), count))]
     for kind in asked.kinds:  # not tar.gz, whose rows are fewer: see TAR_PART
         lines.append((f"penstock, {kind}", OURS, ours(folder, count, kind, "now", numbers)))
-    for kind in FOR_BEFORE:
+    for kind in asked.kinds:
         lines.append((f"penstock before, {kind}", BEFORE, ours(folder, count, kind, "before", numbers)))
     kept = out / "shuffle_picture.json"
     for name, batch in (peers(count) if asked.peers is None else peers_in(asked.peers, count)).items():

@@ -87,6 +87,10 @@ class _Feed:
         return self._last or self._job is not None
 
     @property
+    def under_way(self) -> bool:
+        return self._job is not None and not self._job.done
+
+    @property
     def ready(self) -> bool:
         return self._last or (self._job is not None and self._job.done)
 
@@ -159,6 +163,8 @@ class UnitBlocks(Stream):
         self.out = context.blocks_in_use.setdefault(id(getattr(source, "base", source)), BlocksInUse())
         self._wanted, self._told = 0, False
         self._remote = bool(getattr(source, "remote", False))
+        if self._remote:  # reads that wait for a store leave a thread to those who make batches of what is there
+            context.pool.resize(max(context.pool.size, context.pool.cores + 1))
 
     def start(self) -> State:
         """Shuffled, what is read may be a copy of the data: a position says which, from the first row on."""
@@ -226,7 +232,7 @@ class UnitBlocks(Stream):
 
     def lease(self, unit: int, *, must: bool) -> Lease | None:
         """Bytes for one more block of a unit; None if there is no room, or if it can wait for a window to be let go."""
-        if not must and self._holds_enough():
+        if not must and (self._holds_enough() or self._waits_enough()):
             self.context.held_back.add(self._read_ahead)
             return None
         nbytes = self._source.unit_nbytes(unit)
@@ -288,6 +294,11 @@ class UnitBlocks(Stream):
         """Whether reading on can wait for a window to be let go; but for a block a thread, or cores would rest."""
         tight = self.context.most_nbytes < _TIGHT_NBYTES
         return self.out.full(max(self._wanted, 0 if tight else self.context.pool.size), self._allowed())
+
+    def _waits_enough(self) -> bool:
+        """Whether all threads but one are waiting for a store."""
+        under_way = sum(feed.under_way for feed in (*self._slots, *self._ahead))
+        return self._remote and under_way >= max(1, self.context.pool.size - 1)
 
     def _allowed(self) -> int:
         """Blocks that may be under way or wait for their turn."""

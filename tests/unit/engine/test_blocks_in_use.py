@@ -70,12 +70,9 @@ def test_while_a_window_of_a_store_is_used_the_next_one_is_fetched_whole(
     source.one_block = lambda unit: True  # type: ignore[attr-defined]
     source.remote = remote  # type: ignore[attr-defined]
     with iter(Dataset.of(source).shuffle(seed=1, window=ROWS * WINDOW).batch(100)) as batches:
-        for _ in range(3):  # all that is read now is read ahead of the second window
+        for _ in range(250):  # of 800 of the first window; as many wait in groups of 64
             next(batches)
-        due = time.monotonic() + 5
-        while len(source.opened) < WINDOW + ahead and time.monotonic() < due:
-            time.sleep(0.01)
-        time.sleep(0.1)
+            time.sleep(0.002)
         assert len(source.opened) == WINDOW + ahead
 
 
