@@ -7,7 +7,10 @@ doctor_unseen.json. A first answer is never replaced; what is said later stands 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import json
+import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.doctor.verdict.verdict import judge
 from tests.integration.doctor_table import MB, prepare, run_case
 
 SCRIPTS = [Path(__file__).with_name(room) for room in ("doctor_unseen", "doctor_third")]
@@ -108,16 +112,38 @@ def make_data(what: str, folder: Path) -> None:
         prepare(what, folder)
 
 
+def run_to_its_end(unseen: Unseen, folder: Path) -> tuple[int, dict[str, Any]]:
+    """Exit code and verdict; of a script that waits for ever for a killed worker the verdict is made afterwards."""
+    try:
+        code, verdict, _ = run_case(unseen.path, unseen.limit, folder)
+    except subprocess.TimeoutExpired:
+        return -1, judge(folder / f"run-{unseen.script}.py").as_json()
+    return code, verdict
+
+
 def answer(unseen: Unseen, folder: Path) -> dict[str, Any]:
-    """What is said of a script: how it ended, and the first cause with its confidence."""
+    """What is said of a script: how it ended, and the first cause with its confidence; empty if it did not die."""
     make_data(unseen.prepare, folder)
-    code, verdict, said = run_case(unseen.path, unseen.limit, folder)
-    if code == 0 or code == 1 and "MemoryError" not in said:
-        raise SystemExit(f"{unseen.script} did not die for memory (exit {code}): {said[-1500:]}")
+    code, verdict = run_to_its_end(unseen, folder)
+    if verdict["ending"]["kind"] == "finished" or (unseen.causes and not verdict["ending"]["memory"]):
+        return {}
     named = [(cause["name"], cause["confidence"]) for cause in verdict["causes"][:3]]
     first, confidence = named[0] if named else ("", "")
     right = first in unseen.causes if unseen.causes else confidence in ("", "low")
     return {"right": right, "confidence": confidence, "named": [name for name, _ in named], "exit": code}
+
+
+def note(script: str, when: str, said: dict[str, Any]) -> None:
+    """Add an answer to the file; a first one is never replaced."""
+    with ANSWERS.open("r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        answers = json.load(file)
+        known = answers.setdefault(script, {})
+        if when == "later" or when not in known:
+            known[when] = said
+        file.seek(0)
+        file.truncate()
+        file.write(json.dumps(answers, indent=1, sort_keys=True) + "\n")
 
 
 def main() -> None:
@@ -125,18 +151,23 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("scripts", nargs="*")
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
-    answers = json.loads(ANSWERS.read_text()) if ANSWERS.exists() else {}
+    answers = json.loads(ANSWERS.read_text())
     for unseen in [*UNSEEN, *AFTERWARDS, *THIRD]:
-        known = answers.setdefault(unseen.script, {})
+        known = answers.get(unseen.script, {})
         wanted = not options.scripts or unseen.script in options.scripts
         when = "later" if options.again else "first"
         if not wanted or (when == "first") == ("first" in known):
             continue
-        with tempfile.TemporaryDirectory() as folder:
-            known[when] = answer(unseen, Path(folder))
-        print(unseen.script, when, known[when], flush=True)
-        ANSWERS.write_text(json.dumps(answers, indent=1, sort_keys=True) + "\n")
+        with contextlib.ExitStack() as stack:
+            kept = options.keep and options.keep / f"{unseen.script}-{when}"
+            folder = kept or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            folder.mkdir(parents=True, exist_ok=True)
+            said = answer(unseen, folder)
+        print(unseen.script, when, said or "did not die for memory", flush=True)
+        if said:
+            note(unseen.script, when, said)
 
 
 if __name__ == "__main__":
