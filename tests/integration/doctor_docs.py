@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import json
 import re
 import tempfile
@@ -81,15 +82,23 @@ def run_cases(names: list[str], *, cured: bool, keep: Path | None = None) -> Non
             code, verdict, _ = run_case(script, case.limit, folder, case.env if cured else ())
         causes = [item["name"] for item in verdict["causes"]]
         good = code == 0 if cured else (code != 0) == case.dies and causes[:1] == [case.cause]
-        results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        results.setdefault(case.script, {})["cured" if cured else "named"] = good
-        RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+        note(case.script, "cured" if cured else "named", good)
         print(case.script, "cured" if cured else "named", good, code, causes, verdict["grew_at"][:3], flush=True)
+
+
+def note(script: str, what: str, good: bool) -> None:
+    """Keep what happened; several may be running side by side."""
+    with RESULTS.open("r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        results = json.load(file)
+        results.setdefault(script, {})[what] = good
+        file.seek(0)
+        file.truncate()
+        file.write(json.dumps(results, indent=1, sort_keys=True) + "\n")
 
 
 def judge_kept(folder: Path) -> None:
     """Note what the detectors say now of runs whose evidence was kept."""
-    results = json.loads(RESULTS.read_text())
     for case in CASES:
         kept = folder / case.script / f"run-{case.script}.py"
         if not kept.exists():
@@ -97,9 +106,8 @@ def judge_kept(folder: Path) -> None:
         verdict = judge(kept)
         causes = [item.cause.name for item in verdict.causes]
         named = (verdict.ending.exit_code != 0) == case.dies and causes[:1] == [case.cause]
-        results.setdefault(case.script, {})["named"] = named
+        note(case.script, "named", named)
         print(case.script, "named", named, [(c.cause.name, round(c.score, 2)) for c in verdict.causes[:3]])
-    RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
 
 
 def main() -> None:

@@ -80,6 +80,12 @@ CASES = [
     Case("object_dtype", "object-dtype", 400 * MB),
     Case("vocabulary_logits", "vocabulary-logits", 600 * MB, static=False),
     Case("interleave_buffers", "interleave-buffers", 900 * MB),
+    Case("autotune_host", "autotune-host", 1_000 * MB),
+    Case("tokenizer_cache", "tokenizer-cache", 100 * MB),
+    Case("handle_before_fork", "handle-before-fork", 700 * MB),
+    Case("retry_in_handler", "retry-in-handler", 1_500 * MB),
+    Case("compile_pool", "compile-pool", 420 * MB),
+    Case("two_pipelines", "two-pipelines", 800 * MB),
 ]
 
 HELD_OUT = [

@@ -31,6 +31,32 @@ if __name__ == "__main__":
 """
 
 
+TABLES = """
+import os, time
+import numpy as np
+
+def tables():
+    return [np.ones(2_000_000) for _ in range({count})]
+
+kept = tables()
+time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize(("count", "fits"), [(6, True), (40, False)])
+def test_a_rehearsal_names_the_lines_that_had_allocated_the_peak(tmp_path, count, fits):
+    """Also when it was killed: what memray had recorded until then is read."""
+    pytest.importorskip("memray")
+    script = tmp_path / "train.py"
+    script.write_text(TABLES.format(count=count))
+    found = rehearse(script, 300_000_000, 1.0)
+    assert found.fits == fits, found.text
+    told = [line for line in found.lines if line.startswith("memray: ")]
+    assert told, found.lines
+    assert f"{script}:6" in told[0]
+    assert not list((found.folder / "inside").glob("errors.*")), "memray must not disturb the hooks"
+
+
 @pytest.mark.slow
 def test_a_rehearsal_is_repeated_without_the_workers_that_hold_the_memory(tmp_path):
     script = tmp_path / "train.py"

@@ -20,6 +20,7 @@ from typing import Any
 from penstock.core.errors import NotFound
 from penstock.core.sizes import size
 from penstock.doctor.evidence.read import read_evidence
+from penstock.doctor.rehearse.allocations import allocated_lines
 from penstock.doctor.rehearse.forecast import Outlook, outlook
 from penstock.doctor.run.supervise import Order, supervise
 from penstock.doctor.verdict.facts import Clues
@@ -86,7 +87,13 @@ def rehearse(script: Path, limit: int, minutes: float) -> Rehearsal:
 
 def _run(script: Path, folder: Path, limit: int, minutes: float, env: dict[str, str]) -> Rehearsal:
     supervise(
-        Order((sys.executable, str(script)), folder, limit, env={"PENSTOCK_REHEARSE": "1", **env}, minutes=minutes)
+        Order(
+            (sys.executable, str(script)),
+            folder,
+            limit,
+            env={"PENSTOCK_REHEARSE": "1", "PENSTOCK_MEMRAY": "1", **env},
+            minutes=minutes,
+        )
     )
     return judge_rehearsal(folder, limit)
 
@@ -108,7 +115,8 @@ def judge_rehearsal(folder: Path, limit: int) -> Rehearsal:
     causes = tuple(rank(clues)[:3])
     fits, text = _judged(clues, ahead, limit, steps)
     workers = int(clues.worker_share * clues.shape.peak) if clues.calls("DataLoader") else 0
-    return Rehearsal(fits, text, tuple(_lines(clues, causes)), folder, ahead, causes, steps, workers)
+    lines = (*_lines(clues, causes), *allocated_lines(folder))
+    return Rehearsal(fits, text, lines, folder, ahead, causes, steps, workers)
 
 
 def full_steps(clues: Clues) -> int | None:

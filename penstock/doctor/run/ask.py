@@ -13,6 +13,9 @@ from collections import deque
 from dataclasses import dataclass, field
 
 CALM_S, ALERT_S = 0.2, 0.05
+STILL_S, STILL, STILL_AFTER_S = 0.5, 0.005, 5.0
+"""A sample in this time is enough where memory has changed by less than this share of the limit for so long: a jump
+is noticed between samples all the same."""
 SLOPE_S = 1.0
 NEAR_S = 3.0
 STACKS_GROWTH = 0.03
@@ -20,7 +23,11 @@ STACKS_GROWTH = 0.03
 HOLDERS_GROWTH = 0.10
 HOLDERS_S, CALM_HOLDERS_S, EARLY = 3.0, 20.0, 12
 """Names are asked for often in the first half minute, then seldom, unless memory grows or is nearly used up."""
-PROBE_AGAIN_S = 30.0
+WALK_SHARE = 0.004
+"""Share of the script's time that walks over names may take while nothing happens."""
+PROBE_AGAIN_S, REARMED_S = 30.0, 3.0
+"""Probes are not repeated for so long; sooner if memory has fallen below `LOW` in between: the next rise is new."""
+LOW = 0.5
 
 
 @dataclass
@@ -34,9 +41,15 @@ class Asker:
     probes_at: float = -1e9
     asked: int = 0
     rested: bool = False
+    fallen: bool = False
+    moved_at: tuple[float, int] = (0.0, 0)
+    walk_s: float = 0.0
 
-    def add(self, now: float, used: int) -> set[str]:
-        """Take one sample and say what to ask for."""
+    def add(self, now: float, used: int, walk_s: float = 0.0) -> set[str]:
+        """Take one sample and say what to ask for; `walk_s` is what the last walk over names took."""
+        self.walk_s = walk_s
+        if abs(used - self.moved_at[1]) > STILL * self.limit:
+            self.moved_at = (now, used)
         self.seen.append((now, used))
         while len(self.seen) > 2 and now - self.seen[0][0] > SLOPE_S:
             self.seen.popleft()
@@ -55,17 +68,18 @@ class Asker:
             self.rested = True  # once a run: a job may rest at 70 % for days
             self.probes_at = now
             wanted.add("probes")
-        if now - self.probes_at > PROBE_AGAIN_S and (
+        self.fallen = self.fallen or used < LOW * self.limit
+        if now - self.probes_at > (REARMED_S if self.fallen else PROBE_AGAIN_S) and (
             used > 0.9 * self.limit or (used > 0.6 * self.limit and left < 1.0)
         ):
-            self.probes_at = now
+            self.probes_at, self.fallen = now, False
             wanted.add("probes")
         return wanted
 
     def _wants_holders(self, now: float, used: int) -> bool:
         since, grown = now - self.holders_at[0], used - self.holders_at[1]
         near = used > 0.8 * self.limit or self.seconds_left() < NEAR_S
-        calm_s = HOLDERS_S if self.asked < EARLY else CALM_HOLDERS_S
+        calm_s = max(HOLDERS_S if self.asked < EARLY else CALM_HOLDERS_S, self.walk_s / WALK_SHARE)
         return since > calm_s or (since > 0.15 and (near or grown > HOLDERS_GROWTH * self.limit))
 
     def _rests(self, now: float) -> bool:
@@ -85,4 +99,6 @@ class Asker:
 
     def wait_s(self) -> float:
         """How long until the next sample."""
-        return ALERT_S if self.seconds_left() < 2 * NEAR_S else CALM_S
+        if self.seconds_left() < 2 * NEAR_S:
+            return ALERT_S
+        return STILL_S if self.seen and self.seen[-1][0] - self.moved_at[0] > STILL_AFTER_S else CALM_S

@@ -73,9 +73,11 @@ def read_board(folder: Path, pid: int) -> dict[str, Any] | None:
         data = (folder / INSIDE / f"board.{pid}").read_bytes()
     except OSError:
         return None
-    if len(data) < NBYTES:
+    count = min(len(data), NBYTES) // 8  # a run of another version may have had fewer numbers
+    if not count:
         return None
-    values: dict[str, Any] = dict(zip(SLOTS, struct.unpack(f"{len(SLOTS)}q", data[:NBYTES])))
+    values: dict[str, Any] = dict.fromkeys(SLOTS, 0)
+    values.update(zip(SLOTS, struct.unpack(f"{count}q", data[: 8 * count])))
     values["phase"] = PHASES[values["phase"]] if 0 <= values["phase"] < len(PHASES) else "start"
     return {name: value for name, value in values.items() if value}
 

@@ -229,7 +229,8 @@ class _Run:
         if record["t"] - self.last[0] >= HEARTBEAT_S or abs(used - self.last[1]) > CHANGE * self.limit:
             self.samples.write(record)
             self.last = (record["t"], used)
-        for kind in self.asker.add(record["t"], used):
+        walk_s = 1e-6 * max((board.get("walk_us", 0) for board in record["boards"].values()), default=0)
+        for kind in self.asker.add(record["t"], used, walk_s):
             self._ask(kind, record, used)
         self._enforce(record, used)
         self._tell_kill(record)

@@ -18,6 +18,8 @@ from penstock.doctor.verdict.ending import Ending, how_it_ended, main_pid
 from penstock.doctor.verdict.shape import Point, Shape, shape_of
 
 LOADING = ("start", "import", "load")
+WAITS = frozenset(("select", "poll", "wait", "_try_wait", "join", "recv", "_recv", "recv_bytes", "accept", "acquire"))
+"""Innermost functions of a process that waits for others: it takes no memory meanwhile."""
 _OTHERS = ("/site-packages/", "/dist-packages/", "<frozen", "<string>", "/penstock_inside/", "/lib/python3")
 
 
@@ -70,7 +72,7 @@ class Clues:
         for sample in self.evidence.samples:
             if sample["t"] > stopped:  # the tree is ending: what it frees now tells nothing
                 break
-            board = sample["boards"].get(str(self.main))
+            board = sample["boards"].get(str(self.trainer)) or sample["boards"].get(str(self.main))
             if board is None:  # before the hooks started, or after the process ended
                 point = Point(sample["t"] - start, sample["used"], last.phase, last.epoch, last.step)
             else:
@@ -96,16 +98,23 @@ class Clues:
         """Whether the run ended for memory."""
         return self.ending.memory
 
+    @cached_property
+    def trainer(self) -> int:
+        """The process that trains: the main one, or what a launcher started, by the steps that were made."""
+        steps = {pid: int(board.get("step", 0)) for pid, board in self.evidence.boards.items()}
+        best = max(steps, key=lambda pid: steps[pid], default=self.main)
+        return best if steps.get(best, 0) > steps.get(self.main, 0) else self.main
+
     @property
     def phase(self) -> str:
-        """What the main process was doing last."""
-        board = self.evidence.boards.get(self.main, {})
-        error = next((e for e in self.evidence.errors if e.get("kind") == "error" and e["pid"] == self.main), None)
+        """What the process that trains was doing last."""
+        board = self.evidence.boards.get(self.trainer, {})
+        error = next((e for e in self.evidence.errors if e.get("kind") == "error" and e["pid"] == self.trainer), None)
         return str(error["phase"] if error else board.get("phase", "start"))
 
     def count(self, slot: str) -> int:
-        """A counter of the main process."""
-        return int(self.evidence.boards.get(self.main, {}).get(slot, 0))
+        """A counter of the process that trains."""
+        return int(self.evidence.boards.get(self.trainer, {}).get(slot, 0))
 
     def calls(self, what: str) -> list[Record]:
         return [call for call in self.evidence.calls if call["what"] == what]
@@ -128,7 +137,7 @@ class Clues:
         """Lines of the script by how much memory grew while they ran, most first."""
         totals: dict[str, list[Any]] = {}
         before = 0
-        for stack in self.evidence.stacks:
+        for stack in self._working_stacks:
             gain, before = stack.used - before, max(before, stack.used)
             threads = [thread for thread in stack.threads if any(is_users(f.file) for f in thread)]
             for frames in threads if gain > 0 else ():  # any of them may have taken it
@@ -144,6 +153,22 @@ class Clues:
                 totals.setdefault(place_text, [0, function])[0] += max(0, self.limit - self.shape.peak)
         found = [Grown(place, nbytes, inner) for place, (nbytes, inner) in totals.items()]
         return sorted(found, key=lambda item: -item.nbytes)
+
+    @cached_property
+    def _working_stacks(self) -> list[Stack]:
+        """Stacks without those of processes that waited while another process answered the same question."""
+        stacks = self.evidence.stacks
+        return [
+            stack
+            for place, stack in enumerate(stacks)
+            if not (
+                any(thread and thread[0].function in WAITS for thread in stack.threads[-1:])
+                and any(
+                    other.pid != stack.pid and other.used == stack.used
+                    for other in stacks[max(0, place - 4) : place + 5]
+                )
+            )
+        ]
 
     def _thread(self, stack: Stack) -> tuple[Frame, ...]:
         """The thread that runs the script: its outermost frame is the script's module."""
@@ -304,13 +329,10 @@ class Clues:
 
     @cached_property
     def worker_share(self) -> float:
-        """The workers' share of the memory at the peak."""
-        top = max(self.evidence.samples, key=lambda s: s["used"], default=None)
-        if top is None or not top["procs"]:
-            return 0.0
-        uses = {p["pid"]: p["pss"] if p["pss"] is not None else p["anon"] + p["shmem"] for p in top["procs"]}
-        total = max(1, sum(uses.values()))
-        return float(1 - uses.get(self.main, 0) / total)
+        """The workers' share of the memory near the peak; at the peak itself some may have been killed already."""
+        high = [_uses(s) for s in self.evidence.samples if s["used"] > 0.9 * self.shape.peak]
+        uses = max(high, key=lambda held: sum(held.values()), default={})
+        return float(1 - uses.get(self.main, 0) / sum(uses.values())) if sum(uses.values()) else 0.0
 
     @cached_property
     def scripts(self) -> list[Path]:
@@ -320,6 +342,11 @@ class Clues:
             if word.endswith(".py") and path.exists():
                 return [path]
         return []
+
+
+def _uses(sample: Record) -> dict[int, int]:
+    """What each process held, shared pages divided where that is known."""
+    return {p["pid"]: p["pss"] if p["pss"] is not None else p["anon"] + p["shmem"] for p in sample["procs"]}
 
 
 def is_users(file: str) -> bool:

@@ -19,6 +19,8 @@ from penstock.doctor.causes.cause import Cause, Found, Sign
 from penstock.doctor.static.script import Script, read_program
 from penstock.doctor.verdict.facts import Clues
 
+CLOSE = 0.06
+"""Two causes whose scores differ by less than this cannot be told apart with confidence."""
 LEAST = 0.3
 """Causes below this are not reported."""
 PART = 0.35
@@ -38,10 +40,11 @@ class Ranked:
     place: str
     nbytes: int
     found: Found | None
+    rival: str = ""
 
     @property
     def confidence(self) -> str:
-        return "high" if self.score >= 0.75 else "medium" if self.score >= 0.5 else "low"
+        return "high" if self.score >= 0.75 and not self.rival else "medium" if self.score >= 0.5 else "low"
 
 
 def rank(facts: Clues, scripts: Sequence[Script] | None = None) -> list[Ranked]:
@@ -54,7 +57,17 @@ def rank(facts: Clues, scripts: Sequence[Script] | None = None) -> list[Ranked]:
         ranked = _judge(cause, facts, program)
         if ranked is not None and ranked.score >= LEAST:
             found.append(ranked)
-    return sorted(found, key=lambda item: (-item.score, -item.nbytes))
+    return with_rival(sorted(found, key=lambda item: (-item.score, -item.nbytes)))
+
+
+def with_rival(found: list[Ranked]) -> list[Ranked]:
+    """Where a second cause of another kind fits as well as the first, the first is not told with high confidence."""
+    if len(found) < 2 or found[0].score - found[1].score >= CLOSE or found[0].confidence != "high":
+        return found
+    first, second = found[:2]
+    if first.place and first.place == second.place:
+        return found  # two words for the same line: the cure starts there anyway
+    return [dataclasses.replace(first, rival=second.cause.title), *found[1:]]
 
 
 def _in_question(facts: Clues) -> Sequence[Cause]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.doctor.static.script import Script, keyword
+from penstock.doctor.verdict.checkpoints import last_checkpoint
 from penstock.doctor.verdict.facts import Clues
 
 OPTION = re.compile(
@@ -36,8 +37,7 @@ class Resume:
 
 def how_to_resume(facts: Clues, scripts: Sequence[Script]) -> Resume:
     """From what was saved and what the script's arguments are called."""
-    saved = [call for call in facts.calls("saved") if Path(str(call.get("path"))).exists()]
-    checkpoint = str(saved[-1]["path"]) if saved else ""
+    checkpoint = last_checkpoint(facts)
     end = facts.evidence.samples[-1]["t"] if facts.evidence.samples else 0.0
     age_s = max(0.0, float(end) - Path(checkpoint).stat().st_mtime) if checkpoint else None
     words = [str(word) for word in facts.evidence.run["command"]]

@@ -27,8 +27,8 @@ def summarise(verdict: RunVerdict) -> RenderableType:
     rows: list[RenderableType] = [head, Text(_where(verdict), style="dim")]
     if verdict.points:
         rows.append(Text(curve(verdict), style="cyan"))
-    if verdict.causes and verdict.causes[0].confidence == "low":
-        rows.append(Text("Not sure: none of these explains the run by itself."))
+    if doubt := verdict.doubt:
+        rows.append(Text(doubt))
     for place, item in enumerate(verdict.causes, 1):
         rows.append(_cause(item, place))
     if verdict.memory and not verdict.causes:

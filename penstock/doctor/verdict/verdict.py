@@ -51,6 +51,16 @@ class RunVerdict:
         """Whether the run ended for memory."""
         return self.ending.memory
 
+    @property
+    def doubt(self) -> str:
+        """What is not certain about the first cause; empty if nothing is."""
+        first = self.causes[0] if self.causes else None
+        if first is not None and first.rival:
+            return f"Not sure between two that fit: “{first.cause.title}” and “{first.rival}”."
+        if first is not None and first.confidence == "low":
+            return "Not sure: none of these explains the run by itself."
+        return ""
+
     def as_json(self) -> dict[str, Any]:
         causes = [
             {
@@ -79,6 +89,7 @@ class RunVerdict:
             "limit_from": self.limit_from,
             "holder": self.holder,
             "causes": causes,
+            "doubt": self.doubt,
             "grew_at": self.lines,
             "names": self.names,
             "probes": self.probes,

@@ -15,7 +15,12 @@ ds = tf.data.Dataset.from_generator(images, output_signature=signature)
 ds = ds.batch(32).map(lambda x, y: (tf.cast(x, tf.float32) / 255.0, y)).prefetch(500)
 
 model = tf.keras.Sequential(
-    [tf.keras.layers.Conv2D(16, 5, strides=2), tf.keras.layers.Conv2D(16, 5, strides=2), tf.keras.layers.Flatten(), tf.keras.layers.Dense(10)]
+    [
+        tf.keras.layers.Conv2D(16, 5, strides=2),
+        tf.keras.layers.Conv2D(16, 5, strides=2),
+        tf.keras.layers.Flatten(),
+        tf.keras.layers.Dense(10),
+    ]
 )
 loss_fn = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 opt = tf.keras.optimizers.SGD()

@@ -40,4 +40,4 @@ def worker(rank, world):
 
 
 if __name__ == "__main__":
-    mp.spawn(worker, args=(2, ), nprocs=2)
+    mp.spawn(worker, args=(2,), nprocs=2)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.doctor.causes import all_causes
 from penstock.doctor.evidence.read import Evidence, read_evidence
 from penstock.doctor.rehearse.forecast import outlook
-from penstock.doctor.run.ask import Asker
+from penstock.doctor.run.ask import CALM_S, STILL_S, WALK_SHARE, Asker
 from penstock.doctor.verdict.ending import how_it_ended
+from penstock.doctor.verdict.rank import Ranked, with_rival
 from penstock.doctor.verdict.shape import Point, shape_of
 from penstock.doctor.verdict.text import curve
 from penstock.doctor.verdict.verdict import judge_evidence
@@ -184,6 +187,34 @@ def test_a_steep_rise_is_looked_at_more_often_than_a_calm_run():
     assert "probes" in asker.add(1.6, 910) or asker.probes_at > 0
 
 
+def test_a_still_run_is_sampled_seldom_and_a_moving_one_often():
+    asker = Asker(limit=1000)
+    for i in range(40):
+        asker.add(i * 0.2, 100)
+    assert asker.wait_s() == STILL_S
+    asker.add(8.2, 120)
+    assert asker.wait_s() <= CALM_S
+
+
+def test_walks_over_names_that_take_long_are_asked_for_seldom():
+    quick, slow = Asker(limit=1000), Asker(limit=1000)
+    times = [i * 0.2 for i in range(1, 200)]
+    walks = {
+        name: sum("holders" in asker.add(t, 100, walk_s) for t in times)
+        for name, asker, walk_s in (("quick", quick, 0.001), ("slow", slow, 0.04))
+    }
+    assert walks["quick"] > 8
+    assert walks["slow"] <= 1 + times[-1] * WALK_SHARE / 0.04  # the first is asked before its cost is known
+
+
+def test_a_new_rise_after_a_fall_is_probed_soon():
+    asker = Asker(limit=1000)
+    assert "probes" in asker.add(100.0, 950)
+    assert "probes" not in asker.add(100.3, 960)
+    asker.add(101.0, 300)
+    assert "probes" in asker.add(103.5, 950)
+
+
 def test_torn_files_are_read_up_to_the_tear(tmp_path):
     (tmp_path / "inside").mkdir()
     (tmp_path / "run.json").write_text(json.dumps(evidence().run))
@@ -209,6 +240,58 @@ def test_going_on_needs_a_checkpoint_that_is_there_and_an_option_that_the_script
     script.write_text("print('no option')\n")
     found = judge_evidence(evidence(status=9, run=run, calls=calls)).resume
     assert (found.checkpoint, found.command) == (str(saved), "")
+
+
+@pytest.mark.parametrize(
+    ("made", "named"),
+    [
+        ("logs/version_0/checkpoints/epoch=1-step=20.ckpt", "logs/version_0/checkpoints/epoch=1-step=20.ckpt"),
+        ("out/checkpoint-500/trainer_state.json", "out/checkpoint-500"),
+        ("runs/checkpoints/checkpoint_3/model.safetensors", "runs/checkpoints/checkpoint_3"),
+        ("ckpts/40/_CHECKPOINT_METADATA", "ckpts/40"),
+        ("model.weights.h5", "model.weights.h5"),
+        ("best.keras", "best.keras"),
+        ("notes.txt", ""),
+        ("ckpts/40.orbax-checkpoint-tmp/_CHECKPOINT_METADATA", ""),
+    ],
+)  # fmt: skip
+def test_checkpoints_are_known_by_what_trainers_call_them(tmp_path, made, named):
+    path = tmp_path / made
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x")
+    run = {"command": ["python", "train.py"], "cwd": str(tmp_path)}
+    found = judge_evidence(evidence(status=9, run=run)).resume
+    assert found.checkpoint == (str(tmp_path / named) if named else "")
+    late = {**run, "start": path.stat().st_mtime + 10}
+    assert judge_evidence(evidence(status=9, run=late)).resume.checkpoint == ""
+
+
+def test_a_file_of_a_checkpoint_folder_stands_for_the_folder(tmp_path):
+    part = tmp_path / "out" / "checkpoint-20" / "optimizer.pt"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"x")
+    calls = [{"t": 1.0, "what": "saved", "where": "", "pid": 7, "path": str(part)}]
+    run = {"command": ["python", "train.py"], "cwd": "/nowhere"}
+    assert judge_evidence(evidence(status=9, run=run, calls=calls)).resume.checkpoint == str(part.parent)
+
+
+def test_a_retry_inside_of_the_handler_is_known_by_both_errors():
+    refused = {"type": "RuntimeError", "message": "DefaultCPUAllocator: can't allocate memory", "place": "train.py:20"}
+    error = dict(evidence(error=refused["message"]).errors[0], during={**refused, "retried": "train.py:32"})
+    verdict = judge_evidence(evidence(errors=[error]))
+    assert (verdict.causes[0].cause.name, verdict.causes[0].place) == ("retry-in-handler", "train.py:32")
+    error["during"] = {"type": "KeyError", "message": "'x'", "place": "train.py:20"}
+    assert "retry-in-handler" not in [item.cause.name for item in judge_evidence(evidence(errors=[error])).causes]
+
+
+def test_two_causes_that_fit_alike_are_told_as_a_doubt():
+    first, second = (Ranked(cause, score, (), "", 0, None) for cause, score in zip(all_causes(), (0.9, 0.87)))
+    doubted = with_rival([first, second])
+    assert (doubted[0].confidence, doubted[0].rival) == ("medium", second.cause.title)
+    far = [first, dataclasses.replace(second, score=0.7)]
+    assert with_rival(far)[0].confidence == "high"
+    same = [dataclasses.replace(item, place="train.py:3") for item in (first, second)]
+    assert with_rival(same)[0].confidence == "high"
 
 
 def test_a_training_of_our_own_goes_on_in_its_folder():

@@ -21,7 +21,8 @@ def live(facts: Clues) -> Sign | None:
         [int(call.get("open", 0)) for call in calls] + [int(r.get("figures", 0)) for r in facts.evidence.holders],
         default=0,
     )
-    if most < 16:
+    drawn = facts.grew_inside("/matplotlib/")
+    if most < 16 and not (most >= 4 and drawn > 0.2 * facts.limit):  # a few of large pictures are as bad as many
         return None
     return Sign(
         0.92 if facts.shape.peak > 0.5 * facts.limit else 0.6,
@@ -47,6 +48,8 @@ def _function_called_in_loop(script: Script, call: ast.Call) -> ast.FunctionDef 
     function = script.function(call)
     if function is None:
         return None
+    if function.name.startswith("on_"):  # a callback's: once a batch or an epoch
+        return function
     return function if any(script.in_loop(c) for c in script.calls(function.name)) else None
 
 

@@ -46,8 +46,9 @@ def live(facts: Clues) -> Sign | None:
     grown = sum(item.nbytes for item in inside)
     if grown < 0.25 * facts.limit:
         return None
+    sure = 0.8 if steps else 0.7  # a loop whose steps are not counted looks like the first step
     return Sign(
-        0.8 if facts.contained < 0.3 else 0.45,  # a step's own memory is in no container
+        sure if facts.contained < 0.3 else 0.45,  # a step's own memory is in no container
         (f"memory grew by {size(grown)} inside of step {steps + 1}", f"at {inside[0].place}"),
         inside[0].place,
         grown,

@@ -6,8 +6,13 @@ Does not cover: validation that records gradients (validation_with_grad.py).
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
+
 from penstock.core.sizes import size
-from penstock.doctor.causes.cause import Cause, Sign
+from penstock.doctor.causes.cause import Cause, Found, Sign
+from penstock.doctor.patch.edits import SetKeyword, span
+from penstock.doctor.static.script import Script, keyword
 from penstock.doctor.verdict.facts import Clues
 
 
@@ -26,10 +31,24 @@ def live(facts: Clues) -> Sign | None:
     )
 
 
+def script(script: Script) -> Iterator[Found]:
+    kept = [call for call in script.calls("torch.utils.data.DataLoader") if _keeps_workers(script, call)]
+    if len(kept) < 2:
+        return
+    text = f"{len(kept)} loaders keep their workers, and all of them are alive from the first validation on"
+    edit = SetKeyword(span(script.text, kept[0]), "persistent_workers", "False")
+    yield Found(script.place(kept[0]), text, edits=(edit,), sure=False)
+
+
+def _keeps_workers(script: Script, call: ast.Call) -> bool:
+    return script.value(keyword(call, "persistent_workers")) is True
+
+
 CAUSE = Cause(
     name="two-pipelines",
     title="Training and validation workers are alive together",
     why="persistent_workers keeps the training workers and their prefetched batches while validation starts its own.",
     cure="persistent_workers=False for validation, fewer validation workers, or num_workers=0 there.",
     live=live,
+    script=script,
 )

@@ -20,11 +20,15 @@ def live(facts: Clues) -> Sign | None:
         for p in s["procs"]
         if "compile" in p["name"] or "inductor" in p["name"]
     ]
-    if not names or facts.worker_share < 0.4:
+    pools = facts.calls("compile.pool")
+    if not (names or pools) or facts.worker_share < 0.4:
         return None
+    count = max((int(call.get("workers") or 0) for call in pools), default=len(set(names)))
+    held = f"torch.compile's {count} compilers held {facts.worker_share:.0%} of the memory near the peak"
     return Sign(
-        0.7,
-        ("torch.compile's workers held most of the memory at the peak",),
+        0.9 if pools and facts.died else 0.7,
+        (held,),
+        pools[-1]["where"] if pools else "",
         nbytes=int(facts.worker_share * facts.shape.peak),
     )
 

@@ -14,7 +14,7 @@ from penstock.doctor.causes.cause import Cause, Found, Sign
 from penstock.doctor.patch.edits import Edit, Import, Replace, span
 from penstock.doctor.static.collects import collected, returned
 from penstock.doctor.static.script import Script, keyword
-from penstock.doctor.verdict.facts import Clues
+from penstock.doctor.verdict.facts import Clues, HolderGrowth
 
 MAKERS = ("list", "dict", "json.load", "?.tolist", "?.to_dict", "?.splitlines", "?.readlines", "pickle.load")
 """Functions that give many Python objects."""
@@ -24,9 +24,7 @@ def live(facts: Clues) -> Sign | None:
     grown = facts.grown_since_fork
     forked = [pid for pid, board in facts.evidence.boards.items() if board.get("forked") and pid in facts.workers]
     loaders = [call for call in facts.calls("DataLoader") if int(call.get("workers") or 0) > 0]
-    holder = next(
-        (n for n in facts.names if n.type in ("builtins.list", "builtins.dict") and n.last_len > 10_000), None
-    )
+    holder = next((n for n in facts.names if _is_of_objects(n)), None)
     if not loaders or not forked or grown < 0.15 * facts.limit or holder is None:
         return None
     if any(
@@ -34,12 +32,20 @@ def live(facts: Clues) -> Sign | None:
     ):
         return None  # a container that grows explains it
     text = f"{len(forked)} forked workers took {size(grown)} of their own while reading"
+    what = f"a {holder.type.split('.')[1]} of {holder.last_len or 'many'} Python objects"
     return Sign(
         0.9,
-        (text, f"{holder.name} is a {holder.type.split('.')[1]} of {holder.last_len} Python objects"),
+        (text, f"{holder.name} is {what}"),
         loaders[0]["where"],
         grown,
     )
+
+
+def _is_of_objects(holder: HolderGrowth) -> bool:
+    """Whether a name holds many Python objects: a long list or dict, a table with columns of them."""
+    if holder.type in ("builtins.list", "builtins.dict"):
+        return holder.last_len > 10_000
+    return " of text" in holder.detail or holder.detail.startswith("object[")
 
 
 def script(script: Script) -> Iterator[Found]:

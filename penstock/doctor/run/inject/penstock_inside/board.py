@@ -11,11 +11,12 @@ PHASES = ("start", "import", "load", "train", "validation", "save", "predict", "
 SLOTS = (
     "ready", "phase", "epoch", "step", "validation_steps", "predict_steps", "traces", "models", "predicts", "saves",
     "ppid", "loaders", "pools", "forked", "evals", "fits", "answers",
+    "walk_us",
 )  # fmt: skip
 NBYTES = 8 * len(SLOTS)
 (
     READY, PHASE, EPOCH, STEP, VALIDATION_STEPS, PREDICT_STEPS, TRACES, MODELS, PREDICTS, SAVES, PPID, LOADERS, POOLS,
-    FORKED, EVALS, FITS, ANSWERS,
+    FORKED, EVALS, FITS, ANSWERS, WALK_US,
 ) = range(len(SLOTS))  # fmt: skip
 NUMBER = {name: number for number, name in enumerate(PHASES)}
 

@@ -22,6 +22,7 @@ class Hooks:
         self.board, self.calls = board, calls
         self.table = {}  # type: dict[str, list[object]]
         self._counts = {}  # type: dict[tuple[str, str], int]
+        self.steps_counted = False
         self.remembered = []  # type: list[tuple[str, object]]
         for part in (arrays, workers, torch, keras, tensorflow, jax, tokenizers):
             for module, hook in part.TABLE.items():

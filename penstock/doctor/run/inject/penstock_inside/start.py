@@ -14,10 +14,11 @@ import time
 import traceback
 
 from penstock_inside import board as slots
+from penstock_inside.allocations import record
 from penstock_inside.board import Board
 from penstock_inside.hooks import Hooks
 from penstock_inside.importing import Finder
-from penstock_inside.journal import Journal
+from penstock_inside.journal import Journal, is_users
 
 STACKS, HOLDERS, PROBES, DEEP = (signal.SIGRTMIN + number for number in (11, 12, 13, 10))
 CAN_DEEP, CAN_ANSWER = 1, 2
@@ -46,6 +47,7 @@ class Inside:
         self.board.enter("load")
         self._catch_signals()
         self._catch_errors()
+        record(self.folder)
         os.register_at_fork(after_in_child=self._after_fork)
         atexit.register(self.board.enter, "end")
         sys.meta_path.insert(0, Finder(self.hooks, self.board))
@@ -103,7 +105,9 @@ class Inside:
             self.holders.write(**values)
         except Exception as error:  # a half-built object, a torn frame: the script goes on
             self.errors.write(kind="inside", type=type(error).__name__, message=str(error))
-        self._next_holders_s = now + PAUSE_S
+        end = time.monotonic()
+        self.board.page[slots.WALK_US] = int(1e6 * (end - now))
+        self._next_holders_s = end + PAUSE_S
 
     def _tell_probes(self, number: int, frame: object) -> None:
         from penstock_inside.probes import probe
@@ -132,7 +136,9 @@ class Inside:
             frames = [f"{f.filename}:{f.lineno} {f.name}" for f in traceback.extract_tb(trace)[-12:]]
             phase = slots.PHASES[self.board.page[slots.PHASE]]
             name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
-            self.errors.write(kind="error", type=name, message=str(error)[:4000], frames=frames, phase=phase)
+            self.errors.write(
+                kind="error", type=name, message=str(error)[:4000], frames=frames, phase=phase, during=handled(error)
+            )
         except Exception as inner:  # an error whose text cannot be made is still shown by Python itself
             self.errors.write(kind="inside", type=type(inner).__name__, message=str(inner))
 
@@ -149,6 +155,29 @@ def all_stacks(main: object) -> "list[list[list[object]]]":
             frame = frame.f_back
         found.append(rows)
     return found
+
+
+def handled(error: object) -> "dict[str, object]":
+    """The error in whose handler this one happened: what it was, and the line of the script that failed then."""
+    first = getattr(error, "__context__", None)
+    if first is None:
+        return {}
+    frames = [
+        "%s:%d" % (f.filename, f.lineno) for f in traceback.extract_tb(first.__traceback__) if is_users(f.filename)
+    ]
+    return {
+        "type": type(first).__name__,
+        "message": str(first)[:1000],
+        "place": frames[0] if frames else "",
+        "retried": retried(error),
+    }
+
+
+def retried(error: object) -> str:
+    """The outermost line of the script that was running when an error happened."""
+    trace = getattr(error, "__traceback__", None)
+    places = ["%s:%d" % (f.filename, f.lineno) for f in traceback.extract_tb(trace) if is_users(f.filename)]
+    return places[0] if places else ""
 
 
 def start(folder: str) -> None:

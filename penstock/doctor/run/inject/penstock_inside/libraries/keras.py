@@ -4,6 +4,8 @@ Covers: what its callback list tells of steps and epochs, the bytes of arrays ha
 Does not cover: the backends' own functions (tensorflow.py, torch.py, jax.py).
 """
 
+import sys
+
 from penstock_inside import board as slots
 from penstock_inside.holders import weigh
 
@@ -54,6 +56,20 @@ def _trainer(hooks, module):
         ):
             if name in vars(owner):
                 hooks.during(owner, name, phase, slot)
+        for name in {"fit", "train_on_batch"} & set(vars(owner)):
+            _counted(hooks, owner, name)
+
+
+def _counted(hooks, owner, name):
+    """Steps in here are counted already."""
+
+    def before(args, kwargs):
+        hooks.steps_counted = True
+
+    def after(result, args, kwargs, kept):
+        hooks.steps_counted = False
+
+    hooks.wrap(owner, name, before, after)
 
 
 def _call(hooks, owner, name, phase, slot):
@@ -82,6 +98,18 @@ def _model(hooks, module):
     hooks.wrap(module.Model, "__init__", before)
 
 
+def _optimizer(hooks, module):
+    """A loop of the script's own applies gradients itself; fit counts its steps by its callbacks."""
+
+    def before(args, kwargs):
+        tensorflow = sys.modules.get("tensorflow")
+        if not hooks.steps_counted and (tensorflow is None or tensorflow.executing_eagerly()):
+            hooks.board.page[slots.STEP] += 1
+            hooks.board.page[slots.PHASE] = slots.NUMBER["train"]
+
+    hooks.wrap(module.BaseOptimizer, "apply", before)
+
+
 def _saving(hooks, module):
     for name in ("save_model", "save_weights"):
         if hasattr(module, name):
@@ -95,5 +123,6 @@ TABLE = {
     "keras.src.backend.torch.trainer": _trainer,
     "keras.src.backend.jax.trainer": _trainer,
     "keras.src.models.model": _model,
+    "keras.src.optimizers.base_optimizer": _optimizer,
     "keras.src.saving.saving_api": _saving,
 }

@@ -1,6 +1,7 @@
 """Hooks on PyTorch: steps, validation, saving, loading, loaders.
 
-Covers: the optimizer's step as the training step, eval() as the start of validation, DataLoader's settings.
+Covers: the optimizer's step as the training step, eval() as the start of validation, DataLoader's settings, the
+checkpoints of Lightning, which saves into memory first.
 Does not cover: devices (sampled from outside).
 """
 
@@ -47,6 +48,10 @@ def _serialization(hooks, module):
     hooks.wrap(module, "load", before)
 
 
+def _lightning(hooks, module):
+    hooks.wrap(module, "_atomic_save", None, hooks.saved)
+
+
 def _loader(hooks, module):
     def made(result, args, kwargs, kept):
         loader = args[0]
@@ -74,4 +79,6 @@ TABLE = {
     "torch.nn.modules.module": _module,
     "torch.serialization": _serialization,
     "torch.utils.data.dataloader": _loader,
+    "lightning.fabric.utilities.cloud_io": _lightning,
+    "lightning_fabric.utilities.cloud_io": _lightning,
 }

@@ -1,6 +1,6 @@
-"""Hooks on what starts processes: pools, joblib.
+"""Hooks on what starts processes: pools, joblib, torch.compile.
 
-Covers: how many workers, from which line.
+Covers: how many workers, from which line; the compilers of torch.compile.
 Does not cover: torch's DataLoader (torch.py).
 """
 
@@ -26,7 +26,15 @@ def _joblib(hooks, module):
     hooks.wrap(module.Parallel, "__call__", before)
 
 
+def _compilers(hooks, module):
+    def before(args, kwargs):
+        hooks.note("compile.pool", workers=args[1] if len(args) > 1 else kwargs.get("nprocs"))
+
+    hooks.wrap(module.SubprocPool, "__init__", before)
+
+
 TABLE = {
+    "torch._inductor.compile_worker.subproc_pool": _compilers,
     "multiprocessing.pool": _pool("Pool", "multiprocessing.Pool"),
     "concurrent.futures.process": _pool("ProcessPoolExecutor", "ProcessPoolExecutor"),
     "joblib.parallel": _joblib,
