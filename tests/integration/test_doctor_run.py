@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from penstock.doctor.evidence.read import read_evidence
+from penstock.doctor.run.spy import Spy
 from penstock.doctor.run.supervise import Order, supervise
 from penstock.doctor.verdict.verdict import judge
 from penstock.memory.cgroups import find_cgroups
@@ -34,6 +35,13 @@ if os.fork() == 0:
     time.sleep(300)
 print("ready", *[c.pid for c in children], flush=True)
 time.sleep(300)
+"""
+
+
+INSIDE_C = """
+def fill():
+    return list(map(float, range(30_000_000)))
+kept = fill()
 """
 
 
@@ -257,3 +265,27 @@ def test_the_committed_kills_are_two_hundred_without_a_fault():
     assert found["kills"] >= 200
     assert found["wrong"] == {}
     assert sum(found["victims"].values()) == found["kills"]
+
+
+@pytest.mark.skipif(not Path(sys.executable).with_name("py-spy").exists(), reason="py-spy is not installed")
+def test_stacks_from_inside_of_c_code_are_read_from_outside(tmp_path):
+    """One call of C code answers no signal, and nothing is sent to it that could disturb it."""
+    assert run(tmp_path, INSIDE_C, memory=3_000_000_000) == 0
+    found = read_evidence(tmp_path / "out")
+    asked = [record["what"] for record in found.story if record.get("kind") == "asked"]
+    assert "spy" in asked
+    assert "deep" not in asked
+    spied = {record["t"] for record in found.story if record.get("what") == "spy"}
+    functions = {frame.function for stack in found.stacks if stack.t in spied for t in stack.threads for frame in t}
+    assert "fill" in functions
+
+
+@pytest.mark.skipif(not Path(sys.executable).with_name("py-spy").exists(), reason="py-spy is not installed")
+def test_a_refused_dump_is_not_asked_for_again(tmp_path):
+    (tmp_path / "inside").mkdir()
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    spy = Spy(tmp_path)
+    assert spy.ask(gone.pid)
+    spy.close()
+    assert spy.ask(os.getpid()) == ""

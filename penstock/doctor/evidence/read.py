@@ -139,7 +139,20 @@ def _stacks(inside: Path, story: list[Record], answers: list[Record]) -> list[St
         path = inside / f"deep.{pid}"
         dumps = _dumps(path.read_text(errors="replace")) if path.exists() else []
         found += [Stack(q["t"], pid, q["used"], threads) for q, threads in zip(questions, dumps)]
+    for question in story:
+        if question.get("what") == "spy" and (threads := _spied(inside / str(question["file"]))):
+            found.append(Stack(question["t"], question["pids"][0], question["used"], threads))
     return sorted(found, key=lambda stack: stack.t)
+
+
+def _spied(path: Path) -> tuple[tuple[Frame, ...], ...]:
+    """Threads of a dump by py-spy, the main one last; empty if it was refused or cut short."""
+    try:
+        threads = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return ()
+    threads.sort(key=lambda thread: thread["os_thread_id"] == thread["pid"])
+    return tuple(tuple(Frame(f["filename"], f["line"], f["name"]) for f in thread["frames"]) for thread in threads)
 
 
 def _dumps(text: str) -> list[tuple[tuple[Frame, ...], ...]]:

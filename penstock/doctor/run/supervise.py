@@ -39,6 +39,7 @@ from penstock.doctor.run.device import read_devices
 from penstock.doctor.run.kernel_log import boot_id, journal_lines, kernel_lines, since_boot
 from penstock.doctor.run.sample import Sampler, ancestor_kills, machine_kills, read_board, shm_use
 from penstock.doctor.run.signals import ask_process
+from penstock.doctor.run.spy import Spy
 from penstock.doctor.run.stderr import Stderr
 from penstock.doctor.run.tripwire import TICK_S, Tripwire
 from penstock.memory.cgroups import Cgroup, find_cgroups
@@ -118,6 +119,7 @@ class _Run:
         self.kills = 0
         self.unanswered: dict[int, tuple[float, int, int]] = {}
         self.tripwire = Tripwire(self.limit, group)
+        self.spy = Spy(order.folder)
 
     def run(self) -> Ended:
         folder = self.order.folder
@@ -273,7 +275,12 @@ class _Run:
                 continue
             del self.unanswered[pid]
             board = read_board(self.order.folder, pid)
-            if board is not None and board.get("answers", 0) == answers and ask_process(pid, "deep", board):
+            if board is None or board.get("answers", 0) != answers:
+                continue
+            if dump := self.spy.ask(pid):
+                asked = {"t": time.time(), "kind": "asked", "what": "spy", "pids": [pid], "used": used, "file": dump}
+                self.story.write(asked)
+            elif ask_process(pid, "deep", board):
                 self._asked("deep", [pid], used)
 
     def _enforce(self, record: dict[str, Any], used: int) -> None:
@@ -334,6 +341,7 @@ class _Run:
             }
         )
         self.tripwire.close()
+        self.spy.close()
         self.samples.close()
         self.story.close()
         self.recent.close()
