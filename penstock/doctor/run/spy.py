@@ -3,8 +3,8 @@
 Covers: one dump at a time, written into the evidence; not asking again once it was refused.
 Does not cover: when stacks are wanted (ask.py), reading them (evidence/read.py).
 
-It needs the right to trace (root, or CAP_SYS_PTRACE in a container), and a process of its own for each dump: hence it is
-asked only for a process that does not answer by itself.
+It needs the right to trace (root, or CAP_SYS_PTRACE in a container), and a process of its own for each dump, so only
+a process that does not answer by itself is looked at.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from penstock.doctor.evidence.read import Frame, Stack
@@ -109,3 +110,57 @@ def test_a_run_that_finished_with_room_to_spare_has_no_data_that_does_not_fit():
     assert rank(finished, []) == []
     tight = clues(calls=[call], stderr="", status=0, run={"limit": 3 * GB})
     assert [r.cause.name for r in rank(tight, [])] == ["dense-expansion"]
+
+
+def test_what_a_launcher_starts_is_asked_for_phase_and_steps():
+    boards = {7: {"phase": "load"}, 8: {"phase": "save", "step": 60}, 9: {"phase": "train", "step": 59}}
+    found = clues(boards=boards)
+    assert (found.phase, found.count("step")) == ("save", 60)
+    alone = clues(boards={7: {"phase": "train", "step": 3}, 8: {"phase": "load"}})
+    assert (alone.phase, alone.count("step")) == ("train", 3)
+
+
+def test_a_process_that_waits_for_another_has_not_taken_the_memory():
+    waiting = (Frame("/usr/lib/python3.11/selectors.py", 1, "select"), MINE)
+    asked = [Stack(1.0, 7, 3 * GB, (waiting,)), Stack(1.01, 8, 3 * GB, ((LOSS,),))]
+    found = clues(stacks=asked)
+    assert (found.grew_at(LOSS.place), found.grew_at(MINE.place)) == (3 * GB, 0)
+    assert clues(stacks=asked[:1]).grew_at(MINE.place) == 3 * GB  # nobody else has answered
+
+
+def test_the_share_of_workers_is_taken_near_the_peak_where_they_still_live():
+    def sample(t: float, used: int, held: dict[int, int]) -> dict[str, Any]:
+        procs = [
+            {"pid": pid, "ppid": 1, "name": "python", "anon": nbytes, "file": 0, "shmem": 0, "pss": None}
+            for pid, nbytes in held.items()
+        ]
+        return {"t": t, "procs": procs, "boards": {"7": {"phase": "train", "step": 1}}, "used": used}
+
+    samples = [sample(1.0, int(2.9 * GB), {7: GB, 8: GB, 9: GB}), sample(2.0, 3 * GB, {7: GB})]
+    found = Clues(dataclasses.replace(evidence(run={"limit": 3 * GB}), samples=samples))
+    assert abs(found.worker_share - 2 / 3) < 0.01
+
+
+def test_many_batches_that_tensorflow_prefetches_are_a_product():
+    calls = [
+        {"t": 1.0, "pid": 7, "what": "tf.data.batch", "where": "train.py:3", "value": 32, "element": 1000},
+        {"t": 1.0, "pid": 7, "what": "tf.data.prefetch", "where": "train.py:4", "value": 500, "element": GB // 4000},
+    ]
+    first = rank(clues(calls=calls), [])[0]
+    assert (first.cause.name, first.place) == ("prefetch-product", "train.py:4")
+    calls[1]["value"] = 2
+    assert "prefetch-product" not in [item.cause.name for item in rank(clues(calls=calls), [])]
+
+
+def test_a_first_step_that_was_not_counted_is_told_with_less_confidence():
+    inside = stacks((Frame("/usr/lib/python3/site-packages/keras/layer.py", 1, "forward"), MINE))
+
+    def first(steps: int) -> str:
+        board = {7: {"phase": "load", "step": steps}}
+        return next(
+            item.confidence
+            for item in rank(clues(stacks=inside, boards=board), [])
+            if item.cause.name == "step-too-big"
+        )
+
+    assert (first(0), first(1)) == ("medium", "high")
