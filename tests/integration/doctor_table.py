@@ -84,7 +84,7 @@ CASES = [
     Case("tokenizer_cache", "tokenizer-cache", 100 * MB),
     Case("handle_before_fork", "handle-before-fork", 700 * MB),
     Case("retry_in_handler", "retry-in-handler", 1_500 * MB),
-    Case("compile_pool", "compile-pool", 420 * MB),
+    Case("compile_pool", "compile-pool", 580 * MB),
     Case("two_pipelines", "two-pipelines", 800 * MB),
 ]
 

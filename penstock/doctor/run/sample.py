@@ -31,7 +31,8 @@ class Sampler:
     folder: Path
     pid: int
     group: Cgroup | None
-    exact: dict[int, int] = field(default_factory=dict)
+    double: dict[int, int] = field(default_factory=dict)
+    """Bytes that quick readings of a process count too many, since others share them, when last looked up."""
     next_exact_s: float = 0.0
     next_slow_s: float = 0.0
 
@@ -39,9 +40,11 @@ class Sampler:
         """Measure now."""
         pids = [pid for pid in family(self.pid) if pid != self.pid]  # the shepherd itself is not the script
         processes = [found for pid in pids if (found := read_process(pid)) is not None]
-        self._correct([int(p["pid"]) for p in processes])
+        held = {int(p["pid"]): int(p["anon"] + p["shmem"]) for p in processes}
+        self._correct(held)
         for process in processes:
-            process["pss"] = self.exact.get(process["pid"])
+            pid = process["pid"]
+            process["pss"] = max(0, held[pid] - self.double[pid]) if pid in self.double else None
         record: dict[str, Any] = {"t": time.time(), "procs": processes, "boards": self._boards(pids)}
         if self.group is not None:
             record["group"] = read_group(self.group)
@@ -51,15 +54,16 @@ class Sampler:
             self.next_slow_s = now + SLOW_S
         return record
 
-    def _correct(self, pids: list[int]) -> None:
-        """Renew the exact share of each process, as often as it may cost; one process alone needs none."""
+    def _correct(self, held: dict[int, int]) -> None:
+        """Renew what is counted too often, as often as that may cost; one process alone shares nothing."""
         start_s = time.monotonic()
-        if len(pids) < 2:
-            self.exact = {}
+        if len(held) < 2:
+            self.double = {}
             return
         if start_s < self.next_exact_s:
             return
-        self.exact = {pid: nbytes for pid in pids if (nbytes := _rollup(pid)) is not None}
+        exact = {pid: nbytes for pid in held if (nbytes := _rollup(pid)) is not None}
+        self.double = {pid: max(0, held[pid] - nbytes) for pid, nbytes in exact.items()}
         end_s = time.monotonic()
         self.next_exact_s = end_s + max(1.0, (end_s - start_s) / EXACT_SHARE)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 
 from penstock.doctor.run.device import read_devices
-from penstock.doctor.run.sample import ancestor_kills, read_group
+from penstock.doctor.run.sample import Sampler, ancestor_kills, read_group
 from penstock.doctor.run.supervise import kills_all
 from penstock.doctor.run.tripwire import Tripwire
 from penstock.memory.cgroups import Cgroup
@@ -86,3 +88,32 @@ def test_devices_are_told_with_who_holds_them(monkeypatch):
 def test_no_library_is_no_device(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert read_devices() == []
+
+
+TWO = """
+import subprocess, sys
+other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+print(other.pid, flush=True)
+sys.stdin.readline()
+kept = bytearray(b"x") * 80_000_000
+print("grown", flush=True)
+sys.stdin.readline()
+other.kill()
+"""
+
+
+def test_a_process_that_grew_since_its_share_was_looked_up_has_grown(tmp_path):
+    """Exact shares are dear and seldom read; what was taken since is added."""
+    tree = subprocess.Popen([sys.executable, "-c", TWO], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert tree.stdout.readline()
+        sampler = Sampler(tmp_path, os.getpid(), None)
+        before = {p["pid"]: p["pss"] for p in sampler.read()["procs"]}
+        tree.stdin.write("\n")
+        tree.stdin.flush()
+        assert tree.stdout.readline() == "grown\n"
+        sampler.next_exact_s = float("inf")  # the share is as old as it can be
+        after = {p["pid"]: p["pss"] for p in sampler.read()["procs"]}
+    finally:
+        tree.communicate("\n", timeout=30)
+    assert after[tree.pid] - before[tree.pid] > 75_000_000

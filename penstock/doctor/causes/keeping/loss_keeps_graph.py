@@ -14,6 +14,8 @@ from penstock.doctor.patch.edits import Replace, span
 from penstock.doctor.static.script import Script
 from penstock.doctor.verdict.facts import Clues
 
+FEW = 16
+"""So many tensors may be what one step needs, in a list of its own."""
 DETACHERS = ("item", "detach", "float", "numpy", "no_grad", "tolist")
 
 
@@ -23,7 +25,7 @@ def live(facts: Clues) -> Sign | None:
             continue
         if item.type != "torch.Tensor":
             text = f"{item.name} grew from {item.first_len} to {item.last_len} tensors that still have their graph"
-            return Sign(0.95, (text,))
+            return Sign(0.95 if item.last_len > FEW else 0.6, (text,))
         if item.last_len > max(64, 2 * item.first_len):
             text = f"the graph of {item.name} grew from {item.first_len} to {item.last_len} operations or more"
             return Sign(0.95, (text,))

@@ -30,7 +30,7 @@ def live(facts: Clues) -> Sign | None:
         texts = [f"{item.get('type')} {item.get('message')}" for item in (first, error)]
         if all(NO_MEMORY.search(text) for text in texts):
             shows = (f"{first['type']} was handled when memory was refused again", f"first at {first['place']}")
-            return Sign(0.9, shows, str(first.get("retried") or first.get("place") or ""))
+            return Sign(0.95, shows, str(first.get("retried") or first.get("place") or ""))
     return None
 
 
