@@ -267,6 +267,42 @@ def test_the_committed_kills_are_two_hundred_without_a_fault():
     assert sum(found["victims"].values()) == found["kills"]
 
 
+LIGHTNING = """
+import os, signal, sys
+import lightning, torch
+
+class Line(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+    def training_step(self, batch, index):
+        return self.layer(batch[0]).square().mean()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.01)
+
+rows = torch.utils.data.TensorDataset(torch.randn(32, 4))
+loader = torch.utils.data.DataLoader(rows, batch_size=8)
+trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", default_root_dir=sys.argv[1], logger=False,
+                            enable_progress_bar=False)
+trainer.fit(Line(), loader)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_lightning_saved_elsewhere_is_noticed(tmp_path, monkeypatch):
+    pytest.importorskip("lightning")
+    elsewhere = tmp_path / "elsewhere"
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    order = Order((sys.executable, "-c", LIGHTNING, str(elsewhere)), tmp_path / "out")
+    assert supervise(order).exit_code == 137
+    checkpoint = Path(judge(tmp_path / "out").resume.checkpoint)
+    assert checkpoint.suffix == ".ckpt"
+    assert checkpoint.is_relative_to(elsewhere)
+    assert checkpoint.exists()
+
+
 @pytest.mark.skipif(not Path(sys.executable).with_name("py-spy").exists(), reason="py-spy is not installed")
 def test_stacks_from_inside_of_c_code_are_read_from_outside(tmp_path):
     """One call of C code answers no signal, and nothing is sent to it that could disturb it."""

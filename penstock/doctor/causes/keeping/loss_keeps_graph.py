@@ -24,8 +24,10 @@ def live(facts: Clues) -> Sign | None:
         if "grad_fn" not in item.detail or item.last_len <= max(8, item.first_len):
             continue
         if item.type != "torch.Tensor":
+            if item.last_len <= FEW and not facts.died:
+                continue
             text = f"{item.name} grew from {item.first_len} to {item.last_len} tensors that still have their graph"
-            return Sign(0.95 if item.last_len > FEW else 0.6, (text,))
+            return Sign(0.95 if item.last_len > FEW else 0.45, (text,))
         if item.last_len > max(64, 2 * item.first_len):
             text = f"the graph of {item.name} grew from {item.first_len} to {item.last_len} operations or more"
             return Sign(0.95, (text,))

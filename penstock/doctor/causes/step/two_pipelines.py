@@ -36,8 +36,8 @@ def script(script: Script) -> Iterator[Found]:
     if len(kept) < 2:
         return
     text = f"{len(kept)} loaders keep their workers, and all of them are alive from the first validation on"
-    edit = SetKeyword(span(script.text, kept[0]), "persistent_workers", "False")
-    yield Found(script.place(kept[0]), text, edits=(edit,), sure=False)
+    edits = tuple(SetKeyword(span(script.text, call), "persistent_workers", "False") for call in kept)
+    yield Found(script.place(kept[0]), text, edits=edits, sure=False)
 
 
 def _keeps_workers(script: Script, call: ast.Call) -> bool:
@@ -48,7 +48,7 @@ CAUSE = Cause(
     name="two-pipelines",
     title="Training and validation workers are alive together",
     why="persistent_workers keeps the training workers and their prefetched batches while validation starts its own.",
-    cure="persistent_workers=False for validation, fewer validation workers, or num_workers=0 there.",
+    cure="persistent_workers=False for all loaders, or num_workers=0 for validation.",
     live=live,
     script=script,
 )
