@@ -19,6 +19,8 @@ from penstock.doctor.causes.cause import Cause, Found, Sign
 from penstock.doctor.static.script import Script, read_program
 from penstock.doctor.verdict.facts import Clues
 
+HALF = 0.5
+"""A cause that accounts for less of what was taken is not told with high confidence."""
 CLOSE = 0.06
 """Two causes whose scores differ by less than this cannot be told apart with confidence."""
 LEAST = 0.3
@@ -41,10 +43,17 @@ class Ranked:
     nbytes: int
     found: Found | None
     rival: str = ""
+    part: float = 1.0
+    """The part of what the run took that the cause's bytes account for; 1 where its bytes are not known."""
+
+    @property
+    def doubted(self) -> bool:
+        """Whether another cause fits as well, or this one leaves most of the memory unexplained."""
+        return bool(self.rival) or self.part < HALF
 
     @property
     def confidence(self) -> str:
-        return "high" if self.score >= 0.75 and not self.rival else "medium" if self.score >= 0.5 else "low"
+        return "high" if self.score >= 0.75 and not self.doubted else "medium" if self.score >= 0.5 else "low"
 
 
 def rank(facts: Clues, scripts: Sequence[Script] | None = None) -> list[Ranked]:
@@ -61,13 +70,17 @@ def rank(facts: Clues, scripts: Sequence[Script] | None = None) -> list[Ranked]:
 
 
 def with_rival(found: list[Ranked]) -> list[Ranked]:
-    """Where a second cause of another kind fits as well as the first, the first is not told with high confidence."""
+    """Where a second cause fits as well as the first, neither is told with high confidence."""
     if len(found) < 2 or found[0].score - found[1].score >= CLOSE or found[0].confidence != "high":
         return found
     first, second = found[:2]
     if first.place and first.place == second.place:
         return found  # two words for the same line: the cure starts there anyway
-    return [dataclasses.replace(first, rival=second.cause.title), *found[1:]]
+    return [
+        dataclasses.replace(first, rival=second.cause.title),
+        dataclasses.replace(second, rival=first.cause.title),
+        *found[2:],
+    ]
 
 
 def _in_question(facts: Clues) -> Sequence[Cause]:
@@ -102,7 +115,8 @@ def _judge(cause: Cause, facts: Clues, program: list[Script]) -> Ranked | None:
         return None
     joined = _joined(cause, sign, best if by_code else None, (grown, held))
     score = (max(by_run, by_code) + 0.15 * min(by_run, by_code)) * _explains(joined.nbytes, facts)
-    return dataclasses.replace(joined, score=min(1.0, score))
+    part = min(1.0, joined.nbytes / facts.taken) if joined.nbytes else 1.0
+    return dataclasses.replace(joined, score=min(1.0, score), part=part)
 
 
 def _explains(nbytes: int, facts: Clues) -> float:

@@ -14,7 +14,7 @@ from penstock.core.sizes import size
 from penstock.doctor.evidence.read import Evidence, read_evidence
 from penstock.doctor.verdict.ending import Ending
 from penstock.doctor.verdict.facts import Clues
-from penstock.doctor.verdict.rank import Ranked, rank, read_scripts
+from penstock.doctor.verdict.rank import HALF, Ranked, rank, read_scripts
 from penstock.doctor.verdict.resume import Resume, how_to_resume
 from penstock.doctor.verdict.shape import Shape
 
@@ -57,6 +57,8 @@ class RunVerdict:
         first = self.causes[0] if self.causes else None
         if first is not None and first.rival:
             return f"Not sure between two that fit: “{first.cause.title}” and “{first.rival}”."
+        if first is not None and first.score >= 0.75 and first.part < HALF:
+            return f"Not sure: the first cause accounts for {first.part:.0%} of what was taken."
         if first is not None and first.confidence == "low":
             return "Not sure: none of these explains the run by itself."
         return ""

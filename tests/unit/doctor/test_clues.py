@@ -164,3 +164,16 @@ def test_a_first_step_that_was_not_counted_is_told_with_less_confidence():
         )
 
     assert (first(0), first(1)) == ("medium", "high")
+
+
+def test_a_cause_that_accounts_for_less_than_half_is_not_told_with_high_confidence():
+    def told(nbytes: int) -> tuple[str, str]:
+        call = {"t": 1.0, "pid": 7, "what": "toarray", "where": "train.py:3", "nbytes": nbytes, "detail": ""}
+        verdict = judge_evidence(clues(calls=[call], run={"limit": 2 * GB}).evidence)
+        item = next(item for item in verdict.causes if item.cause.name == "dense-expansion")
+        return item.confidence, verdict.doubt
+
+    assert told(2 * GB) == ("high", "")
+    confidence, doubt = told(int(0.9 * GB))
+    assert confidence == "medium"
+    assert "accounts for 30%" in doubt

@@ -288,6 +288,7 @@ def test_two_causes_that_fit_alike_are_told_as_a_doubt():
     first, second = (Ranked(cause, score, (), "", 0, None) for cause, score in zip(all_causes(), (0.9, 0.87)))
     doubted = with_rival([first, second])
     assert (doubted[0].confidence, doubted[0].rival) == ("medium", second.cause.title)
+    assert (doubted[1].confidence, doubted[1].rival) == ("medium", first.cause.title)
     far = [first, dataclasses.replace(second, score=0.7)]
     assert with_rival(far)[0].confidence == "high"
     same = [dataclasses.replace(item, place="train.py:3") for item in (first, second)]
