@@ -14,7 +14,6 @@ from penstock.doctor.patch.edits import Replace, span
 from penstock.doctor.static.script import Script
 from penstock.doctor.verdict.facts import Clues
 
-
 GROWN = 0.08
 """Share of the limit: a call leaves some ten kilobytes, and a limit is often close to what the framework needs."""
 
