@@ -45,7 +45,9 @@ def uri() -> Iterator[str]:
         with psycopg.connect(found, autocommit=True) as connection:
             connection.execute("create table t (id int, b bytea, t text, v varchar(9), c char(7), x float8)")
             connection.execute("alter table t alter b set storage external")
-            connection.execute("insert into t select i, '\\x41', 'é' || i, 'v', 'c ', i / 7.0 from generate_series(1, 50) i")
+            connection.execute(
+                "insert into t select i, '\\x41', 'é' || i, 'v', 'c ', i / 7.0 from generate_series(1, 50) i"
+            )
             connection.execute(f"insert into t values (51, decode(repeat('41', {GIANT}), 'hex'), 'x', 'v', 'c', 1)")
         yield found
 
