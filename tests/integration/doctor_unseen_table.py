@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import fcntl
 import json
+import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -163,7 +164,8 @@ def main() -> None:
         with contextlib.ExitStack() as stack:
             kept = options.keep and options.keep / f"{unseen.script}-{when}"
             folder = kept or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            folder.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
             said = answer(unseen, folder)
         print(unseen.script, when, said or "did not die for memory", flush=True)
         if said:

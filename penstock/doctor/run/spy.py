@@ -31,7 +31,8 @@ class Spy:
 
     def ask(self, pid: int) -> str:
         """Begin a dump and return the name of its file; empty if there is no py-spy, or the last dump is not done."""
-        if self._program is None or not self._free():
+        self.reap()
+        if self._program is None or self._running is not None:
             return ""
         self._count += 1
         name = f"spy.{pid}.{self._count}.json"
@@ -40,16 +41,14 @@ class Spy:
             self._running = subprocess.Popen(command, stdout=file, stderr=subprocess.DEVNULL)
         return name
 
-    def _free(self) -> bool:
-        if self._running is None:
-            return True
-        code = self._running.poll()
+    def reap(self) -> None:
+        """Let go of a dump that is done."""
+        code = self._running.poll() if self._running is not None else None
         if code is None:
-            return False
+            return
         if code != 0:  # refused, most likely; a process that has just ended looks the same
             self._program = None
         self._running = None
-        return self._program is not None
 
     def close(self) -> None:
         """Wait for a dump that is under way; end it if it takes too long."""

@@ -270,6 +270,7 @@ class _Run:
 
     def _ask_deeper(self) -> None:
         """A process that has not told its stacks for a moment is inside of C code: ask in the way that works there."""
+        self.spy.reap()
         for pid, (since, answers, used) in list(self.unanswered.items()):
             if time.monotonic() - since < PATIENCE_S:
                 continue

@@ -117,3 +117,33 @@ def test_steps_of_jax_are_counted_without_optax(monkeypatch):
     assert step.lower(1.0, 2.0) is not None
     jax.grad(lambda w: w**2)(1.0)
     assert board.page[slots.STEP] == 5
+
+
+def test_looking_does_not_run_the_collector(monkeypatch):
+    """A walk that made many objects would collect cycles before the probe can tell what they held."""
+    monkeypatch.syspath_prepend(str(Path(inject.__file__).parent))
+    from penstock_inside.start import without_collecting
+
+    collections: list[str] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        collections.append(phase)
+
+    def tell(number: int, frame: object) -> None:
+        kept = [[n] for n in range(100_000)]
+        assert len(kept) == 100_000
+
+    gc.callbacks.append(note)
+    try:
+        tell(0, None)
+        assert collections, "so many objects run the collector"
+        collections.clear()
+        without_collecting(tell)(0, None)
+        assert not collections
+        assert gc.isenabled()
+        gc.disable()
+        without_collecting(tell)(0, None)
+        assert not gc.isenabled()
+    finally:
+        gc.callbacks.remove(note)
+        gc.enable()

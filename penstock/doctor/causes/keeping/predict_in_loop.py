@@ -14,11 +14,14 @@ from penstock.doctor.patch.edits import Replace, span
 from penstock.doctor.static.script import Script
 from penstock.doctor.verdict.facts import Clues
 
+GROWN = 0.08
+"""Share of the limit: a call leaves some ten kilobytes, and a limit is often close to what the framework needs."""
+
 
 def live(facts: Clues) -> Sign | None:
     many = facts.count("predicts")
     grown = facts.shape.by_phase.get("predict", 0)
-    if many <= 50 or grown < 0.15 * facts.limit:
+    if many <= 50 or grown < GROWN * facts.limit:
         return None
     calls = facts.calls("keras.predict")
     return Sign(

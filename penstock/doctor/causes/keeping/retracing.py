@@ -15,9 +15,13 @@ from penstock.doctor.verdict.facts import Clues
 
 COMPILERS = ("tensorflow.function", "jax.jit", "torch.compile")
 
+TRACES_OF_PREDICT = 4
+"""Keras's predict sets up a dataset of its own each time, whose functions are traced (predict_in_loop.py)."""
+
 
 def live(facts: Clues) -> Sign | None:
-    traces, steps = facts.count("traces"), facts.count("step")
+    steps = facts.count("step")
+    traces = facts.count("traces") - TRACES_OF_PREDICT * facts.count("predicts")
     said = facts.says(r"triggered tf\.function retracing")
     few = 40 if facts.died else 100  # Keras alone traces some dozens
     if traces < few or facts.shape.peak < 0.5 * facts.limit:

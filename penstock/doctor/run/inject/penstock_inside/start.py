@@ -6,6 +6,7 @@ Does not cover: the hooks of the frameworks (hooks.py).
 
 import atexit
 import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ from penstock_inside.board import Board
 from penstock_inside.hooks import Hooks
 from penstock_inside.importing import Finder
 from penstock_inside.journal import Journal, is_users
+from penstock_inside.probes import probe
 
 STACKS, HOLDERS, PROBES, DEEP = (signal.SIGRTMIN + number for number in (11, 12, 13, 10))
 CAN_DEEP, CAN_ANSWER = 1, 2
@@ -56,7 +58,11 @@ class Inside:
         self._open_deep()
         ready = CAN_DEEP
         if threading.current_thread() is threading.main_thread():
-            handlers = ((STACKS, self._tell_stacks), (HOLDERS, self._tell_holders), (PROBES, self._tell_probes))
+            handlers = (
+                (STACKS, without_collecting(self._tell_stacks)),
+                (HOLDERS, without_collecting(self._tell_holders)),
+                (PROBES, self._tell_probes),
+            )
             for number, handler in handlers:
                 signal.signal(number, handler)
                 signal.siginterrupt(number, False)
@@ -110,8 +116,6 @@ class Inside:
         self._next_holders_s = end + PAUSE_S
 
     def _tell_probes(self, number: int, frame: object) -> None:
-        from penstock_inside.probes import probe
-
         try:
             self.probes.write(**probe())
         except Exception as error:
@@ -141,6 +145,21 @@ class Inside:
             )
         except Exception as inner:  # an error whose text cannot be made is still shown by Python itself
             self.errors.write(kind="inside", type=type(inner).__name__, message=str(inner))
+
+
+def without_collecting(tell):
+    """What is looked at must not be freed by the looking: a walk makes objects, and would run the collector."""
+
+    def told(number, frame):
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            tell(number, frame)
+        finally:
+            if enabled:
+                gc.enable()
+
+    return told
 
 
 def all_stacks(main: object) -> "list[list[list[object]]]":
