@@ -25,7 +25,7 @@ SCRIPTS = {"torch": first_minute.pictures, "keras": first_minute.pictures, "jax"
 EPOCHS, ROUNDS = 3, 3
 ROOMY = "20GB"
 NAME = "migrations"
-COLUMNS = ("script", "", "first epoch, s", "later epochs, s", "whole process, s", "peak MB")
+COLUMNS = ("script", "", "first epoch, s", "later epochs, s", "whole process, s", "peak MB", "measured")
 
 
 def run_script(script: str, which: str, data: Path) -> dict[str, Any]:
@@ -65,12 +65,18 @@ def _middle(rounds: list[dict[str, Any]], what: str) -> float:
 
 
 def write(found: dict[str, dict[str, list[dict[str, Any]]]], quick: bool) -> None:
-    """The page, its numbers and its verdicts."""
+    """The page, its numbers and its verdicts; scripts that were not measured now stay as they were."""
+    where = report.machine()
+    path = report.folder_for(quick) / f"{NAME}.json"
+    before = json.loads(path.read_text()) if path.exists() else {}
+    measured, found = list(found), {**before.get("scripts", {}), **found}
+    dates = {**dict.fromkeys(before.get("scripts", {}), before.get("machine", where)["date"]), **before.get("dates", {})}
+    dates |= dict.fromkeys(measured, where["date"])
     rows, verdicts = [], []
     for script, sides in found.items():
         for which, rounds in sides.items():
             first, later, whole = (f"{_middle(rounds, what):.2f}" for what in ("first", "later", "whole"))
-            rows.append([script, which, first, later, whole, f"{_middle(rounds, 'peak'):,.0f}"])
+            rows.append([script, which, first, later, whole, f"{_middle(rounds, 'peak'):,.0f}", dates[script]])
         for what, unit, target in (
             ("first", "s", "the first epoch no slower"), ("later", "s", "later epochs no slower"),
             ("peak", "MB", "peak no higher"),
@@ -85,8 +91,8 @@ def write(found: dict[str, dict[str, list[dict[str, Any]]]], quick: bool) -> Non
         "over rounds; peak of all processes of a script together, files that the kernel can drop not counted. For jax "
         "the first epoch has the reading of the table in it, on both sides."
     )
-    paper = report.Paper(NAME, "Three scripts, before and after", about, report.machine(), COLUMNS, rows, verdicts,
-                         {"scripts": found}, {}, quick)  # fmt: skip
+    paper = report.Paper(NAME, "Three scripts, before and after", about, where, COLUMNS, rows, verdicts,
+                         {"scripts": found, "dates": dates}, {}, quick)  # fmt: skip
     paper.write()
     plt = report.plotter()
     figure, axes = plt.subplots(1, 3, figsize=(10, 2.6))
@@ -106,17 +112,13 @@ def run(options: Any) -> None:
 
 
 def main() -> None:
-    """Some of them, printed as JSON when not all are asked for."""
+    """Some of them; the others keep what was measured before."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.migrations")
     parser.add_argument("--scripts", nargs="*", default=list(SCRIPTS))
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--quick", action="store_true")
     told = parser.parse_args()
-    found = measure(told.scripts, told.rounds, told.quick)
-    if set(told.scripts) == set(SCRIPTS):
-        write(found, told.quick)
-    else:
-        print(json.dumps(found))
+    write(measure(told.scripts, told.rounds, told.quick), told.quick)
 
 
 if __name__ == "__main__":

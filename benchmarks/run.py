@@ -17,7 +17,7 @@ from benchmarks.harness import Options
 
 NAMES = (
     "images", "jpeg_decoders", "tables_csv", "tables_parquet", "tfrecord", "hdf5", "jsonl", "tar_images", "sql",
-    "kernels", "first_pass", "first_minute", "s3_latency", "idle_device", "memory_growth", "million_files",
+    "kernels", "first_pass", "first_minute", "answers", "s3_latency", "idle_device", "memory_growth", "million_files",
     "recording_cost", "train_accuracy", "installed_size",
 )  # fmt: skip
 

@@ -20,7 +20,7 @@ import typer
 from penstock.cli.arguments.backend import default_backend
 from penstock.cli.train import start
 from penstock.core.errors import PenstockError
-from penstock.core.sizes import parse_size, size
+from penstock.core.sizes import option_size, size
 from penstock.demo.naive import IMAGE_BATCH, IMAGE_SIDE, TABLE_BATCH
 from penstock.memory.jail import Outcome, run_limited
 from penstock.train.config import Config, check, write_config
@@ -79,11 +79,11 @@ def demo(
 
         penstock demo --memory 900MB --images 4000 --table-size 1GB --keep
     """
-    limit = parse_size(memory)
+    limit = option_size("--memory", memory)
     folder.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(folder / "runs", ignore_errors=True)
     try:
-        _make(folder, parse_size(table_size), images)
+        _make(folder, option_size("--table-size", table_size), images)
         decoded = images * IMAGE_SIDE * IMAGE_SIDE * 3 * 4
         csv, pictures = folder / "table.csv", folder / "images"
         rows = [

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from penstock import __version__
 from penstock.core.errors import InvalidInput
-from penstock.core.sizes import parse_size
+from penstock.core.sizes import option_size
 from penstock.doctor.environment.check import Check, check_environment
 from penstock.doctor.patch.apply import apply_edits, diff
 from penstock.doctor.rehearse.rehearse import Rehearsal, rehearse
@@ -57,7 +57,7 @@ def doctor(
 
         penstock doctor train.py --rehearse --memory 4GB --minutes 5
     """
-    limit = find_limit().nbytes if memory is None else parse_size(memory)
+    limit = find_limit().nbytes if memory is None else option_size("--memory", memory)
     if script is None:
         _environment(as_json)
         return

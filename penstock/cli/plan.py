@@ -17,7 +17,7 @@ from penstock.cli.arguments.backend import default_backend
 from penstock.cli.arguments.paths import check_code, check_there
 from penstock.core.errors import InvalidInput
 from penstock.core.events import Event, events
-from penstock.core.sizes import parse_size
+from penstock.core.sizes import option_size
 from penstock.core.sizes import size as written_size
 from penstock.train.config import BACKENDS
 
@@ -91,9 +91,9 @@ def _check(
             raise InvalidInput(f"{name} must be at least 1, not {number}.")
     if backend is not None and backend not in BACKENDS:
         raise InvalidInput(f"--backend must be one of {', '.join(BACKENDS)}, not {backend!r}.")
-    for size in sizes:
+    for name, size in zip(("--memory", "--device-memory"), sizes, strict=True):
         if size is not None:
-            parse_size(size)
+            option_size(name, size)
 
 
 def example_of(

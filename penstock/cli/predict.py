@@ -16,6 +16,7 @@ from penstock.cli.arguments.backend import default_backend
 from penstock.cli.arguments.paths import check_there
 from penstock.cli.quiet_stderr import quiet_stderr
 from penstock.core.errors import InvalidInput, MissingExtra, NotFound
+from penstock.core.sizes import option_size
 from penstock.memory.limits import limit
 from penstock.train.config import BACKENDS, read_config
 from penstock.watch.run_folder import CONFIG, MODEL
@@ -61,6 +62,7 @@ def predict(
         raise InvalidInput(
             f"--out must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}, not {out.suffix or out.name}."
         )
+    limit_nbytes = None if memory is None else option_size("--memory", memory)
     check_there(data)
     from penstock.read.recognise.formats import open_any
     from penstock.train.recipe import recipe_of_model
@@ -69,8 +71,8 @@ def predict(
     out.parent.mkdir(parents=True, exist_ok=True)
     recipe_of_model(file)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    if memory is not None:
-        limit(memory)
+    if limit_nbytes is not None:
+        limit(limit_nbytes)
     rows = _written(file, data, out, query, batch)
     typer.echo(f"{rows:,} predictions in {out}")
 

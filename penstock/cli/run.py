@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from penstock.core.errors import InvalidInput
-from penstock.core.sizes import parse_size
+from penstock.core.sizes import option_size
 from penstock.doctor.evidence.folder import RUN, VERDICT_HTML
 from penstock.doctor.run.retry import cures_of, run_and_judge
 from penstock.doctor.run.supervise import Order
@@ -57,7 +57,7 @@ def run(
         if attempt < retry and verdict.memory and verdict.ending.kind != "finished":
             console.print(_again(verdict, attempt + 1, retry), highlight=False, soft_wrap=True, markup=False)
 
-    order = Order(tuple(command), folder, None if memory is None else parse_size(memory), minutes=minutes)
+    order = Order(tuple(command), folder, None if memory is None else option_size("--memory", memory), minutes=minutes)
     sys.exit(run_and_judge(order, retry, tell).exit_code)
 
 

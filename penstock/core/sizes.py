@@ -35,6 +35,18 @@ def parse_size(text: Size) -> int:
     return int(float(number) * step ** _POWER[prefix.lower()])
 
 
+_LEAST_WITHOUT_UNIT = 1_000_000
+
+
+def option_size(option: str, text: str) -> int:
+    """A size from the command line; a small number without a unit is refused, for nobody means two bytes by 2."""
+    nbytes = parse_size(text)
+    if text.strip().isdigit() and nbytes < _LEAST_WITHOUT_UNIT:
+        unit = "byte" if nbytes == 1 else "bytes"
+        raise InvalidInput(f"{option} {text} would be {text} {unit}. Write a unit: {option} {text}GB.")
+    return nbytes
+
+
 def size(nbytes: float) -> str:
     """Write bytes for people: 1_500_000_000 -> '1.50 GB'."""
     sign, value = ("-" if nbytes < 0 else ""), abs(float(nbytes))

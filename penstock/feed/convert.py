@@ -91,7 +91,7 @@ def aligned(array: np.ndarray, dtype: np.dtype[Any] | None = None) -> np.ndarray
 
 def _address(array: np.ndarray) -> int:
     """Where an array begins that lies in one piece and is writable: a third of what `array.ctypes` takes."""
-    return ctypes.addressof(ctypes.c_char.from_buffer(array))
+    return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
 
 
 def listed(value: Any, convert: Callable[[Any], Any]) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 from penstock.core.durable import private_folder, write_private
 from penstock.core.errors import InvalidInput, NotFound
 from penstock.core.secrets import without_secrets
-from penstock.core.sizes import parse_size
+from penstock.core.sizes import option_size, parse_size
 from penstock.core.sizes import size as written_size
 from penstock.watch.run_folder import CONFIG
 
@@ -116,16 +116,11 @@ def check(config: Config) -> Config:
 
 
 def _check_memory(config: Config) -> None:
-    for size in (config.memory, config.device_memory):
-        if size is not None:
-            parse_size(size)
+    if config.device_memory is not None:
+        option_size("--device-memory", config.device_memory)
     if config.memory is None:
         return
-    if config.memory.strip().isdigit() and int(config.memory) < 1_000_000:
-        raise InvalidInput(
-            f"--memory {config.memory} would be {config.memory} bytes. Write a unit: --memory {config.memory}GB."
-        )
-    if parse_size(config.memory) < LEAST_NBYTES[config.backend]:
+    if option_size("--memory", config.memory) < LEAST_NBYTES[config.backend]:
         least = written_size(LEAST_NBYTES[config.backend])
         raise InvalidInput(
             f"--memory {config.memory} is too little: Keras with {config.backend} alone takes about {least}. "

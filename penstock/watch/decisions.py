@@ -150,10 +150,15 @@ def _rows_written(record: Record) -> str:
     )
 
 
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 _TELLERS: dict[str, Callable[[Record], str]] = {
     "tune.threads": _threads,
     "tune.workers": _workers,
     "fallback": lambda r: f"A slower way, {r['count']} so far: {r['who']}{_because(r)}",
+    "data.skipped": lambda r: _sentence(str(r["text"])),
     "watchdog.budget": _budget,
     "guard.oom": _oom,
     "guard.resume": _resume,

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from penstock.demo.data import make_images
 from penstock.train.config import Config, write_config
 from penstock.train.supervisor import only_one
 
@@ -47,6 +48,16 @@ def test_wrong_data_is_told_before_a_folder_is_made(tmp_path, table):
     ):
         assert told in sentence(penstock("train", *words, "--out", out), 1)
         assert not out.exists(), "the same command can be given again, mended"
+
+
+def test_a_damaged_picture_is_named_with_the_option_that_leaves_it_out(tmp_path):
+    data = tmp_path / "pictures"
+    make_images(data, 24, lambda count: None)
+    damaged = next(data.rglob("*.jpg"))
+    damaged.write_bytes(damaged.read_bytes()[:200])
+    done = penstock("train", data, "--backend", "jax", "--batch", "8", "--out", tmp_path / "run")
+    assert done.returncode == 1 and "Traceback" not in done.stdout + done.stderr
+    assert str(damaged) in done.stderr and "add --on-error skip" in done.stderr
 
 
 def test_a_folder_that_cannot_be_written(tmp_path, table):

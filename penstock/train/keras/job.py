@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core.durable import replace_durably
-from penstock.core.errors import InvalidInput, PenstockError
+from penstock.core.errors import BadData, InvalidInput, PenstockError
 from penstock.core.events import events
 from penstock.core.sizes import parse_size
 from penstock.core.world import launched_world
@@ -64,6 +64,8 @@ def main(folder: Path) -> int:
         events.emit("run.start", "train", **start_values(folder, attempt=attempt, config=config.as_dict()))
         try:
             train(folder, config)
+        except BadData as error:
+            return _failed(f"{error}. To leave damaged data out, add --on-error skip.")
         except PenstockError as error:
             return _failed(str(error))
         except Exception as error:

@@ -23,7 +23,7 @@ _NUMBER_NBYTES = 4
 _COPIES_OF_WEIGHTS = 6
 """Weights, gradients, accumulated gradients, Adam's two, and one to spare."""
 _COPIES_OF_ACTIVATIONS = 2
-"""Values, their gradients, and what convolutions and reductions take on the way. Not all of it is there at once: probes of
+"""Values, their gradients, and what convolutions and reductions take on the way. Not all is there at once: probes of
 the picture model found 0.9 copies on TensorFlow and 1.2 on torch."""
 _TIMES = 2
 """How many times the count must fit."""

@@ -32,6 +32,17 @@ def test_a_mistake_is_one_sentence():
     assert "Traceback" not in found.stderr
 
 
+@pytest.mark.parametrize(
+    "words", ["demo --memory 2", "run --memory 2 -- true", "doctor --memory 2", "plan net.py:build --memory 2"]
+)
+def test_a_size_without_a_unit_is_refused_by_every_command(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text("def build(): ...\n")
+    found = run(*words.split())
+    assert found.returncode == 1
+    assert "--memory 2 would be 2 bytes. Write a unit: --memory 2GB." in found.stderr
+
+
 def test_an_unknown_command_is_wrong_usage():
     assert run("frobnicate").returncode == 2
 

@@ -18,6 +18,11 @@ from tests.unit.watch.runs import GB, event, training
             "note",
         ),
         (
+            event(1, "data.skipped", "data", text="left out a.jpg: it is cut short"),
+            "Left out a.jpg: it is cut short",
+            "warn",
+        ),
+        (
             event(1, "watchdog.budget", before=GB, total=GB // 2, measured=GB, limit=2 * GB),
             "The data budget shrinks from 1 GB to 500 MB: 1 GB of 2 GB in use",
             "note",
