@@ -166,7 +166,8 @@ def spdl(path: str) -> Build:
         return out, labels[rows]
 
     def passes() -> Iterator[Any]:
-        made = PipelineBuilder().add_source(orders()).pipe(load, concurrency=CORES).add_sink(3)
+        empty: Any = PipelineBuilder()
+        made = empty.add_source(orders()).pipe(load, concurrency=CORES).add_sink(3)
         pipeline = made.build(num_threads=CORES)
         with pipeline.auto_stop():
             yield from pipeline.get_iterator()

@@ -101,7 +101,7 @@ def joined(
         if lines.error is not None:
             errors.append(lines.error)
     spans = Spans(paths, np.array(offsets, np.int64), np.array(ends, np.int64))
-    return Stretch(memoryview(text), 0, at, 0), spans, errors
+    return Stretch(text.data, 0, at, 0), spans, errors
 
 
 class TextPieces:

@@ -64,11 +64,11 @@ def script(script: Script) -> Iterator[Found]:
     for call in script.calls("torch.utils.data.DataLoader"):
         workers, ahead = script.value(keyword(call, "num_workers")), script.value(keyword(call, "prefetch_factor"))
         if isinstance(workers, int) and isinstance(ahead, int) and workers * ahead >= MANY:
-            edit = SetKeyword(span(script.text, call), "prefetch_factor", "1")
+            fewer = SetKeyword(span(script.text, call), "prefetch_factor", "1")
             yield Found(
                 script.place(call),
                 f"{workers} workers x {ahead} batches each = {workers * ahead} batches in memory",
-                edits=(edit,),
+                edits=(fewer,),
                 near=4,
                 sure=False,
             )
