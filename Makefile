@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup native wheels demo test coverage test-slow test-ray test-sanitized fuzz-native lint bench bench-shrink clean
+.PHONY: help setup native wheels try-wheel demo test coverage test-slow test-ray test-sanitized fuzz-native lint bench bench-shrink clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/'
@@ -91,6 +91,9 @@ wheels: .venv/.base  ## wheels for Linux x86-64 and aarch64 under dist/; pip fet
 	for machine in x86_64 aarch64; do rm -rf build/lib build/bdist* && \
 	  PENSTOCK_WHEEL_TARGET=$$machine-linux-gnu.2.17 $(BIN)/python -m pip wheel --quiet --no-deps -w dist . || exit 1; done
 	$(BIN)/python native/build.py
+
+try-wheel: wheels  ## this machine's wheel in an empty environment without a compiler: four formats read
+	$(PYTHON) native/try_wheel.py dist/penstock-*_$$(uname -m).whl
 
 lint: .venv/.ready  ## style and types
 	$(BIN)/ruff check penstock tests benchmarks examples
