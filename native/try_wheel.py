@@ -1,7 +1,7 @@
 """Tries a wheel where nothing else is: `python native/try_wheel.py dist/penstock-*_x86_64.whl`.
 
-Covers: an empty virtual environment, the wheel and what it depends on, no compiler on the PATH, CSV, JSON lines, TFRecord
-and JPEG read there and compared with what was written, through kernels.
+Covers: an empty virtual environment, the wheel and what it depends on, no compiler on the PATH, CSV, JSON lines,
+TFRecord and JPEG read there and compared with what was written.
 Does not cover: building the wheel (make wheels).
 """
 
