@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report import machine
 from benchmarks.shuffle_data import BATCH, KINDS, OLD_WINDOW, keep, place, rows_in, shuffled, write_data
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -100,7 +101,7 @@ def compared(folder: Path, kind: str, rounds: int) -> dict[str, Any]:
     for key in ("rate", "cpu_rate", "first_peak", "warm_peak"):
         ratios = [now[key] / before[key] for before, now in pairs]
         entry[f"{key}_ratio"] = [statistics.median(ratios), min(ratios), max(ratios)]
-    return {**entry, "rounds": rounds}
+    return {**entry, "rounds": rounds, "date": machine()["date"]}
 
 
 def report(found: dict[str, Any]) -> str:
@@ -115,8 +116,9 @@ def report(found: dict[str, Any]) -> str:
         f"{WARM_ENOUGH_S:.0f} s for them), the best of them. The first batch of readers "
         "that go through a row store waits for one pass over the data.", "",
         "| reader | rows/s before | now | now/before | by processor time | peak of the first epoch, now/before | peak "
-        "of warm epochs, now/before | first batch after, s, before | now | first epoch, s, before | now | rounds |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "of warm epochs, now/before | first batch after, s, before | now | first epoch, s, before | now | rounds "
+        "| measured |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for kind in (kind for kind in KINDS if kind in found["kinds"]):
         entry = found["kinds"][kind]
@@ -130,7 +132,7 @@ def report(found: dict[str, Any]) -> str:
             f"| {kind} | {old['rate']:,.0f} | {new['rate']:,.0f} | {rate[0]:.2f} ({rate[1]:.2f}-{rate[2]:.2f}) "
             f"| {entry['cpu_rate_ratio'][0]:.2f} | {peaks[0]} | {peaks[1]} "
             f"| {old['first_batch_s']:.2f} | {new['first_batch_s']:.2f} "
-            f"| {old['first_epoch_s']:.1f} | {new['first_epoch_s']:.1f} | {entry['rounds']} |"
+            f"| {old['first_epoch_s']:.1f} | {new['first_epoch_s']:.1f} | {entry['rounds']} | {entry['date']} |"
         )
     return "\n".join([*lines, ""])
 

@@ -37,6 +37,18 @@ def csv(folder: Path) -> Any:
     return ps.read_csv(folder / "a.csv")
 
 
+def csv_many(folder: Path) -> Any:
+    for first in range(0, ROWS, ROWS // 16):
+        lines = (f"{i},{','.join(map(str, NOISE[i].tolist()))}\n" for i in range(first, first + ROWS // 16))
+        (folder / f"{first:05}.csv").write_text("row,a,b,c,d\n" + "".join(lines))
+    return ps.read_csv(folder)
+
+
+def text(folder: Path) -> Any:
+    (folder / "a.txt").write_text("".join(f"{i} {' '.join(map(str, row))}\n" for i, row in enumerate(NOISE.tolist())))
+    return ps.read_text(folder / "a.txt")
+
+
 def csv_gz(folder: Path) -> Any:
     csv(folder)
     (folder / "b.csv.gz").write_bytes(gzip.compress((folder / "a.csv").read_bytes(), 1))
@@ -65,6 +77,17 @@ def parquet_1(folder: Path) -> Any:
 
 def parquet_500(folder: Path) -> Any:
     pq.write_table(table(), folder / "a.parquet", row_group_size=ROWS // 500)
+    return ps.read_parquet(folder / "a.parquet")
+
+
+def parquet_1000(folder: Path) -> Any:
+    pq.write_table(table(), folder / "a.parquet", row_group_size=ROWS // 1000)
+    return ps.read_parquet(folder / "a.parquet")
+
+
+def parquet_400_columns(folder: Path) -> Any:
+    columns = {f"x{i}": np.full(ROWS, i, np.float32) for i in range(400)}
+    pq.write_table(pa.table({"row": np.arange(ROWS), **columns}), folder / "a.parquet", row_group_size=ROWS // 8)
     return ps.read_parquet(folder / "a.parquet")
 
 
@@ -115,12 +138,17 @@ def tar_gz(folder: Path) -> Any:
     return ps.read_webdataset(folder / "a.tar.gz")
 
 
-READ = [csv, csv_gz, jsonl, parquet_8, parquet_1, parquet_500, parquet_nested, hdf5, zarr_store, sql, tfrecord, tar_gz]
+READ = [
+    csv, csv_many, csv_gz, jsonl, text, parquet_8, parquet_1, parquet_500, parquet_1000, parquet_400_columns,
+    parquet_nested, hdf5, zarr_store, sql, tfrecord, tar_gz,
+]  # fmt: skip
 
 
 def row_numbers(batch: Any) -> np.ndarray:
     if isinstance(batch, dict) and "json" in batch:
         return np.array([sample["row"] for sample in batch["json"]])
+    if isinstance(batch, dict) and "text" in batch:
+        return np.array([int(line.split()[0]) for line in batch["text"]])
     return np.asarray(batch["row"]).reshape(-1).astype(np.int64)
 
 
