@@ -7,6 +7,8 @@ Does not cover: what is written.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
@@ -40,6 +42,16 @@ def private_folder(folder: str | os.PathLike[str]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=FOLDER_MODE, exist_ok=True)
     return path
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """All that this process and those that it starts make meanwhile is closed to others, whoever makes it."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def write_private(path: str | os.PathLike[str], text: str) -> None:

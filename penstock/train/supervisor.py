@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from penstock.core.durable import private_folder
+from penstock.core.durable import FILE_MODE, private_files, private_folder
 from penstock.core.errors import InvalidInput, OutOfMemory, PenstockError
 from penstock.core.events import Event, events
 from penstock.distribute import on_ray, on_torchrun
@@ -87,7 +87,7 @@ class _Stop:
 
 def run(folder: Path, config: Config, display: Display) -> int:
     """Train in a supervised worker until it has ended by itself; returns the exit code."""
-    with only_one(folder), EventLog(folder) as log:
+    with private_files(), only_one(folder), EventLog(folder) as log:
         offset = (folder / EVENTS).stat().st_size if (folder / EVENTS).exists() else 0
         (folder / STOP_FILE).unlink(missing_ok=True)
         # Ray's ranks may be on other machines, where their process numbers mean somebody else's.
@@ -228,7 +228,8 @@ def _following(tail: Tail, stop: _Stop) -> Iterator[None]:
 def only_one(folder: Path) -> Iterator[None]:
     """One parent at a time in a run folder. The kernel drops the lock with the process, however it ends."""
     private_folder(folder)
-    with open(folder / ".lock", "w", encoding="ascii") as file:
+    handle = os.open(folder / ".lock", os.O_WRONLY | os.O_CREAT, FILE_MODE)
+    with open(handle, "w", encoding="ascii") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

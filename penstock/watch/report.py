@@ -7,13 +7,15 @@ Does not cover: the page (html.py), the summary on a terminal (summary.py).
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
+from penstock.core.durable import private_files
 from penstock.watch.chart_data import ChartData, draw
 from penstock.watch.digest import Digest
 from penstock.watch.html import report_page
 from penstock.watch.ranks import RankTable
-from penstock.watch.run_folder import find_run, read_events
+from penstock.watch.run_folder import EVENTS, find_run, read_events
 
 
 def digest_run(folder: str | os.PathLike[str]) -> Digest:
@@ -35,6 +37,7 @@ def write_report(chart_data: ChartData, out: str | os.PathLike[str]) -> Path:
     path = Path(out)
     path.parent.mkdir(parents=True, exist_ok=True)
     half = path.with_name(path.name + ".part")
-    half.write_text(report_page(chart_data), encoding="utf-8")
+    with private_files() if (path.parent / EVENTS).exists() else nullcontext():  # a run's files are their owner's
+        half.write_text(report_page(chart_data), encoding="utf-8")
     half.replace(path)
     return path

@@ -1,6 +1,6 @@
-"""Pictures whose decoding takes much memory: refused by name before it is taken, or decoded one at a time.
+"""Pictures whose decoding takes much memory: refused by name before it is taken, or decoded as there is room.
 
-Covers: what decoding takes, by the header; TooLarge for what can never fit; one large picture at a time in a process.
+Covers: what decoding takes, by the header; TooLarge for what can never fit; as many large ones at a time as fit.
 Does not cover: pictures with more pixels than `max_pixels` (decode.py), buffers of usual pictures.
 """
 
@@ -24,12 +24,13 @@ _OTHERS, _COEFFICIENTS = 8, 2
 """Bytes a pixel, measured on 90 megapixels: OpenCV holds PNG, WebP, GIF and TIFF twice, one of the two with alpha, and
 Pillow holds inks so; libjpeg holds the coefficients of a whole progressive JPEG, so many for each component."""
 
-_lock = threading.Lock()
+_change = threading.Condition()
+_in_use = 0
 
 
 def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
+    global _change, _in_use
+    _change, _in_use = threading.Condition(), 0
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -52,11 +53,11 @@ def decoding(
     if header.height * header.width * 2 * _OTHERS < LARGE_NBYTES:
         return nullcontext()
     nbytes = decoding_nbytes(data, header, channels)
-    return nullcontext() if nbytes < LARGE_NBYTES else _alone(nbytes, header, where, buffers)
+    return nullcontext() if nbytes < LARGE_NBYTES else _in_turn(nbytes, header, where, buffers)
 
 
 @contextmanager
-def _alone(nbytes: int, header: Header, where: str, buffers: Buffers) -> Iterator[None]:
+def _in_turn(nbytes: int, header: Header, where: str, buffers: Buffers) -> Iterator[None]:
     limit = current_limit().nbytes
     room = limit - default_reserve(limit)
     if nbytes > room:
@@ -66,10 +67,26 @@ def _alone(nbytes: int, header: Header, where: str, buffers: Buffers) -> Iterato
             limit=room,
             change="Store it smaller",
         )
-    with _lock:
+    with _taken(nbytes, room):
         lease = buffers.lease(nbytes, who="decode")
         try:
             yield
         finally:
             if lease is not None:
                 lease.close()
+
+
+@contextmanager
+def _taken(nbytes: int, room: int) -> Iterator[None]:
+    """Wait until large pictures that are being decoded leave room for another."""
+    global _in_use
+    with _change:
+        while _in_use and _in_use + nbytes > room:
+            _change.wait()
+        _in_use += nbytes
+    try:
+        yield
+    finally:
+        with _change:
+            _in_use -= nbytes
+            _change.notify_all()

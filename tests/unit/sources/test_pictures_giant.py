@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,9 @@ from PIL import Image
 
 import penstock as ps
 from penstock.core.errors import TooLarge
+from penstock.core.source import NEW_MEMORY
 from penstock.memory.meter import Meter
-from penstock.sources.images.giant import decoding_nbytes
+from penstock.sources.images.giant import decoding, decoding_nbytes
 from penstock.sources.images.header import read_header
 
 KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -64,3 +68,27 @@ def test_what_decoding_takes_is_told_by_the_header():
     assert told(gray, "JPEG", progressive=True) == 5 and told(rgb.convert("CMYK"), "JPEG") == 8
     assert told(rgb, "PNG") == 8 and told(Image.new("I;16", (40, 30)), "PNG") == 16
     assert told(rgb, "TIFF") == 8 and told(Image.new("I;16", (40, 30)), "TIFF") == 16
+
+
+def test_large_pictures_take_turns_where_they_do_not_fit_together(tmp_path):
+    """Six threads decode 30 megapixels each, 240 MB by reckoning: under 400 MB one at a time."""
+    data = written(tmp_path / "a.img", "png", 5500).read_bytes()
+    header, at_once, most = read_header(data), 0, 0
+    lock = threading.Lock()
+
+    def decode() -> None:
+        nonlocal at_once, most
+        with decoding(data, header, 3, "a.img", NEW_MEMORY):
+            with lock:
+                at_once += 1
+                most = max(most, at_once)
+            time.sleep(0.02)
+            with lock:
+                at_once -= 1
+
+    for limit, wanted in (("400MB", 1), ("1GB", 3)):
+        most = 0
+        with ps.limit(limit), ThreadPoolExecutor(6) as pool:
+            for done in [pool.submit(decode) for _ in range(6)]:
+                done.result(timeout=10)
+        assert most == wanted
