@@ -284,36 +284,33 @@ def main() -> None:
     if given.child:
         child(given.child, given.case, given.data)
         return
-    found: Found = {case: {d: [] for d in given.doors} for case in given.cases}
+    if given.anew:
+        RESULTS.with_suffix(".json").unlink(missing_ok=True)
     failed: list[str] = []
     folder = data()
     for _ in range(given.rounds):
-        for case, doors in found.items():
-            for door, rounds in doors.items():
+        for case in given.cases:
+            for door in given.doors:
                 try:
-                    rounds.append(measure(door, case, folder))
+                    one = measure(door, case, folder)
                 except RuntimeError as error:  # the others are worth having
                     failed.append(str(error))
-                print(case, door, rounds[-1:] or failed[-1], flush=True)
-    save(found, RESULTS, anew=given.anew)
-    slower = {
-        kind for doors in found.values() for rounds in doors.values() for one in rounds for kind in one["fallbacks"]
-    }
-    print(table(found))
-    if slower:
-        raise SystemExit(f"slower paths were taken: {', '.join(sorted(slower))}")
+                    continue
+                save(case, door, one)  # now: a run that is cut short leaves what it has
+                print(case, door, one, flush=True)
+                failed += [f"{case}, {door}: a slower path was taken: {kind}" for kind in set(one["fallbacks"])]
     if failed:
         raise SystemExit("\n".join(failed))
 
 
-def save(found: Found, where: Path, *, anew: bool) -> None:
-    """Add rounds to those that were measured before, and write the table."""
-    path = where.with_suffix(".json")
-    both: Found = {} if anew or not path.exists() else json.loads(path.read_text())
-    for case, doors in found.items():
-        for door, rounds in doors.items():
-            both.setdefault(case, {}).setdefault(door, []).extend(rounds)
-    path.write_text(json.dumps(both, indent=1))
+def save(case: str, door: str, one: dict[str, Any]) -> None:
+    """Add a round to those that were measured before, and write the table."""
+    path = RESULTS.with_suffix(".json")
+    found: Found = json.loads(path.read_text()) if path.exists() else {}
+    here = machine()
+    one = {**one, "date": here["date"], "load": here["load_before"]}
+    found.setdefault(case, {}).setdefault(door, []).append(one)
+    path.write_text(json.dumps(found, indent=1))
     words = (
         "Rows of a table of 20 numbers in batches of 1,024, or pictures of 224 x 224 in batches of 32, a second. Each "
         "door in a fresh process: the first pass first, then in turns plain NumPy iteration, the door, and the same "
@@ -321,12 +318,9 @@ def save(found: Found, where: Path, *, anew: bool) -> None:
         "itself. What is possible is the least of three: NumPy, the framework alone, and the cores, which find the "
         f"processor time of both. Ratios are medians over turns; the aim is {AIM}. Without a label `fit` is `predict`."
     )
-    here = machine()
-    measured = (
-        f"{here['cores']} cores, {here['cpu']}, {here['ram_gb']} GB RAM; {here['date']}; load {here['load_before']}"
-    )
+    measured = f"{here['cores']} cores, {here['cpu']}, {here['ram_gb']} GB RAM; {here['date']}; loads are in doors.json"
     text = f"# Through each framework's door\n\n{words}\n\n{measured}; `python -m benchmarks.doors`.\n\n"
-    where.with_suffix(".md").write_text(text + table(both) + "\n")
+    RESULTS.with_suffix(".md").write_text(text + table(found) + "\n")
 
 
 if __name__ == "__main__":

@@ -70,7 +70,8 @@ def write(found: dict[str, dict[str, list[dict[str, Any]]]], quick: bool) -> Non
     path = report.folder_for(quick) / f"{NAME}.json"
     before = json.loads(path.read_text()) if path.exists() else {}
     measured, found = list(found), {**before.get("scripts", {}), **found}
-    dates = {**dict.fromkeys(before.get("scripts", {}), before.get("machine", where)["date"]), **before.get("dates", {})}
+    earlier = before.get("machine", where)["date"]
+    dates = {**dict.fromkeys(before.get("scripts", {}), earlier), **before.get("dates", {})}
     dates |= dict.fromkeys(measured, where["date"])
     rows, verdicts = [], []
     for script, sides in found.items():

@@ -93,9 +93,11 @@ def _distances(facts: Facts, verdict: Verdict) -> list[str]:
         share = facts.free_cold.rate / verdict.capacities["storage"]
         lines.append(f"  database {share:7.1%} of what it gives when nothing is done with its rows")
     elif "disk" in verdict.reached and sample.row_stored:
+        share = verdict.reached["disk"]
+        told = f"{share:7.1%}" if share <= 1 else "files in memory:"  # which give more than the disk could
         lines.append(
-            f"  disk     {verdict.reached['disk']:7.1%} ({size(rate * sample.row_stored)}/s of "
-            f"{size(limits.read_cold or 0)}/s cold, {size(limits.read_warm or 0)}/s from memory)"
+            f"  disk     {told} ({size(rate * sample.row_stored)}/s of {size(limits.read_cold or 0)}/s cold, "
+            f"{size(limits.read_warm or 0)}/s from memory)"
         )
     lines.append(
         f"  memcpy   {verdict.reached['memcpy']:7.1%} ({size(rate * sample.row_nbytes)}/s of {size(limits.memcpy)}/s)"

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.syntax import Syntax
 from rich.text import Text
 
 from penstock import __version__
 from penstock.core.errors import InvalidInput
 from penstock.core.sizes import option_size
-from penstock.doctor.environment.check import Check, check_environment
-from penstock.doctor.patch.apply import apply_edits, diff
-from penstock.doctor.rehearse.rehearse import Rehearsal, rehearse
-from penstock.doctor.static.scan import Finding, describe, sarif, scan
 from penstock.memory.limits import find_limit
+
+if TYPE_CHECKING:  # the doctor's rooms are loaded by the command that needs them: all others answer without
+    from penstock.doctor.environment.check import Check
+    from penstock.doctor.rehearse.rehearse import Rehearsal
+    from penstock.doctor.static.scan import Finding
 
 FOUND, CANNOT_FIT = 1, 3
 COLORS = {"error": "red", "warning": "yellow", "note": "cyan", "good": "green"}
@@ -66,6 +66,8 @@ def doctor(
     if run_it:
         _rehearse(script, limit, minutes, as_json)
         return
+    from penstock.doctor.static.scan import sarif, scan
+
     findings = scan(script, limit)
     if sarif_file is not None:
         sarif_file.write_text(json.dumps(sarif(findings, __version__), indent=1))
@@ -85,6 +87,8 @@ def _code(findings: list[Finding]) -> int:
 
 
 def _show(findings: list[Finding], limit: int) -> None:
+    from penstock.doctor.static.scan import describe
+
     console = Console(highlight=False, soft_wrap=True)
     for finding in findings:
         head = Text(f"{MARKS[finding.level]} {finding.found.place}  ", style=COLORS[finding.level])
@@ -98,6 +102,10 @@ def _show(findings: list[Finding], limit: int) -> None:
 
 def _fix(findings: list[Finding], apply: bool) -> None:
     """Show the patch of each file; write it only if asked to."""
+    from rich.syntax import Syntax
+
+    from penstock.doctor.patch.apply import apply_edits, diff
+
     console = Console(highlight=False, soft_wrap=True)
     by_file: dict[str, list[Finding]] = {}
     for finding in findings:
@@ -116,6 +124,8 @@ def _fix(findings: list[Finding], apply: bool) -> None:
 
 
 def _environment(as_json: bool) -> None:
+    from penstock.doctor.environment.check import check_environment
+
     checks = check_environment()
     if as_json:
         typer.echo(json.dumps([{"name": c.name, "level": c.level, "text": c.text, "change": c.change} for c in checks]))
@@ -136,6 +146,8 @@ def _show_checks(checks: list[Check]) -> None:
 
 
 def _rehearse(script: Path, limit: int, minutes: float, as_json: bool) -> None:
+    from penstock.doctor.rehearse.rehearse import rehearse
+
     found = rehearse(script, limit, minutes)
     if as_json:
         typer.echo(json.dumps(found.as_json()))

@@ -9,18 +9,16 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from penstock.core.errors import InvalidInput
 from penstock.core.sizes import option_size
-from penstock.doctor.evidence.folder import RUN, VERDICT_HTML
-from penstock.doctor.run.retry import cures_of, run_and_judge
-from penstock.doctor.run.supervise import Order
-from penstock.doctor.verdict.text import summarise
-from penstock.doctor.verdict.verdict import RunVerdict
+
+if TYPE_CHECKING:  # the doctor's rooms are loaded by the command that needs them: all others answer without
+    from penstock.doctor.verdict.verdict import RunVerdict
 
 PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -43,6 +41,11 @@ def run(
 
         penstock run --memory 4GB --retry 2 --out runs/first -- python train.py
     """
+    from penstock.doctor.evidence.folder import RUN, VERDICT_HTML
+    from penstock.doctor.run.retry import run_and_judge
+    from penstock.doctor.run.supervise import Order
+    from penstock.doctor.verdict.text import summarise
+
     folder = (out or Path("runs") / f"{_name(command)}-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
     if (folder / RUN).exists():
         raise InvalidInput(f"{folder} holds the evidence of another run. Give another --out, or remove it.")
@@ -63,6 +66,8 @@ def run(
 
 def _again(verdict: RunVerdict, number: int, retry: int) -> str:
     """What is tried again, and what is different this time."""
+    from penstock.doctor.run.retry import cures_of
+
     changed = " ".join(f"{name}={value}" for name, value in cures_of(verdict).items())
     text = f"Running it again ({number} of {retry}): {' '.join(verdict.command)}"
     text += (

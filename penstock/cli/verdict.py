@@ -14,10 +14,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from penstock.doctor.run.retry import write_verdict
-from penstock.doctor.verdict.text import summarise
-from penstock.doctor.verdict.verdict import judge
-
 
 def verdict(
     run: Annotated[Path, typer.Argument(help="The folder that `penstock run` wrote")],
@@ -34,6 +30,10 @@ def verdict(
 
         penstock verdict runs/first --json
     """
+    from penstock.doctor.run.retry import write_verdict
+    from penstock.doctor.verdict.text import summarise
+    from penstock.doctor.verdict.verdict import judge
+
     found = judge(run)
     if as_json:
         typer.echo(json.dumps(found.as_json(), allow_nan=False))

@@ -6,12 +6,14 @@ Does not cover: how a framework writes that down (tensorflow.py).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from penstock.core.errors import InvalidInput
 from penstock.core.schema import OBJECT, Field
+from penstock.engine.streams.batch import GROUP_NBYTES
 from penstock.feed.convert import Streamed
 from penstock.plan.length import length
 from penstock.plan.rewrite import rewrite
@@ -33,6 +35,18 @@ def leaves_of(dataset: Streamed) -> dict[str, Leaf]:
     fixed = _one_shape(plan, batch)
     first = _first_length(batch)
     return {f.name: _leaf(f, fixed.get(f.name, fixed[""]), batch is not None, first) for f in dataset.schema}
+
+
+def made_together(dataset: Streamed) -> bool:
+    """Whether elements are batches so small that several are made, and can be handed over, at once."""
+    if _batch_of(rewrite(dataset.node)) is None:
+        return False
+    nbytes = 0
+    for field in dataset.schema:
+        if not field.fixed:
+            return False
+        nbytes += math.prod(n or 0 for n in field.shape) * field.dtype.itemsize
+    return 2 * nbytes <= GROUP_NBYTES
 
 
 def endless(node: Node) -> bool:

@@ -13,6 +13,7 @@ are used as they are, and merged into them afterwards. The result is an ordinary
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from penstock.compress.data import Batches
@@ -75,7 +76,10 @@ def _quantized(model: Any, mode: str) -> tuple[Any, float]:
             "Write to a .tflite file instead: LiteRT quantizes convolutions too."
         )
     share = reached / twin.count_params()
-    twin.quantize(mode)
+    with warnings.catch_warnings():
+        # Keras warns of each layer without numbers to quantize, inputs too. What it did not reach is in the notes.
+        warnings.filterwarnings("ignore", "Layer .* does not have a `quantize` method", UserWarning)
+        twin.quantize(mode)
     return twin, share
 
 

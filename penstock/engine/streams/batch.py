@@ -27,7 +27,7 @@ from penstock.plan.prepare import Normalise
 from penstock.plan.steps import Batch
 
 _URGENCY = 10
-_GROUP_NBYTES = 1_000_000
+GROUP_NBYTES = 1_000_000
 """Batches smaller than this are made and handed over several at a time: a hand-over costs as much as a small batch."""
 
 _GROUP_MOST = 64
@@ -176,7 +176,7 @@ class Batches(Stream):
                 return 0
             nbytes = max(1, row_nbytes(self._cut.sample()) * size)
             # Ranks that may be divided anew need a state after every single batch.
-            self._group = 1 if self._context.sharded else max(1, min(_GROUP_MOST, _GROUP_NBYTES // nbytes))
+            self._group = 1 if self._context.sharded else max(1, min(_GROUP_MOST, GROUP_NBYTES // nbytes))
         return self._group * size
 
 

@@ -17,9 +17,9 @@ from penstock.core.errors import MissingExtra
 from penstock.core.tree import map_leaves
 from penstock.engine.run import StreamIterator
 from penstock.feed.convert import Streamed
-from penstock.feed.spec import endless, sharded
+from penstock.feed.spec import endless, made_together, sharded
 from penstock.feed.tensorflow.leaves import spec_of, to_group, to_group_of_one, to_tensor
-from penstock.feed.tensorflow.queue import queue_dataset
+from penstock.feed.tensorflow.queue import grouped_dataset, queue_dataset
 
 try:
     import tensorflow as tf
@@ -34,15 +34,28 @@ def tensorflow_feed(dataset: Streamed, element_spec: Any = None, change: Change 
     """The dataset as a tf.data.Dataset, with `change` made to each element. Each pass over it is the next epoch."""
     spec = element_spec if element_spec is not None else spec_of(dataset)
 
-    def groups() -> Iterator[Any]:
-        with iter(dataset) as stream:
-            yield from _groups(stream, change)
-
-    made = queue_dataset(groups, spec)
+    made = _in_graphs(lambda: iter(dataset), spec, change, dataset)
     count = _cardinality(dataset)
     if count is not None:
         made = made.apply(tf.data.experimental.assert_cardinality(count))
     return _Door(made.with_options(_options(dataset)), lambda: _Pass(dataset, spec, change, made))
+
+
+def _in_graphs(begin: Callable[[], StreamIterator], spec: Any, change: Change, dataset: Streamed) -> Any:
+    """The way into graphs for the passes that `begin` starts."""
+    convert = _groups if made_together(dataset) else _tensors
+    way = grouped_dataset if convert is _groups else queue_dataset
+
+    def elements() -> Iterator[Any]:
+        with begin() as stream:
+            yield from convert(stream, change)
+
+    return way(elements, spec)
+
+
+def _tensors(stream: StreamIterator, change: Change) -> Iterator[Any]:
+    for element in stream:
+        yield map_leaves(change(element), to_tensor)
 
 
 def _groups(stream: StreamIterator, change: Change) -> Iterator[Any]:
@@ -107,13 +120,7 @@ class _Pass(iterator_ops.OwnedIterator):  # type: ignore[misc]
 
     def _rest(self, stream: StreamIterator) -> Any:
         """What a loop has left of the pass, for a graph. It must not refer to this iterator: dropping that ends it."""
-        change = self._change
-
-        def groups() -> Iterator[Any]:
-            with stream:
-                yield from _groups(stream, change)
-
-        return queue_dataset(groups, self._element_spec)
+        return _in_graphs(lambda: stream, self._element_spec, self._change, self._data)
 
     def close(self) -> None:
         """Stop now; dropping the iterator does the same."""

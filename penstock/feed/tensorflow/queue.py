@@ -30,37 +30,34 @@ _AHEAD = 1
 """Groups that wait in the queue: conversion overlaps with the step, and no more batches are held."""
 
 
-def queue_dataset(groups: Callable[[], Iterator[Any]], spec: Any) -> Any:
-    """A tf.data.Dataset of the elements of `groups()`, called anew for each pass and read on a thread of its own.
-
-    A group is some elements along a new first axis. It passes the queue as one and is cut without copying, so the half
-    millisecond that the queue and the calls of functions take is paid once for a dozen small batches.
-    """
-    flat = tf.nest.flatten(spec)
-    grouped = tuple(tf.TensorSpec(tf.TensorShape([None]).concatenate(one.shape), one.dtype) for one in flat)
-
-    def cut(*group: Any) -> Any:
-        return tf.data.Dataset.from_tensor_slices(tf.nest.pack_sequence_as(spec, group))
-
-    return _groups_dataset(groups, grouped).flat_map(cut)
-
-
-def _groups_dataset(groups: Callable[[], Iterator[Any]], spec: Any) -> Any:
-    """The groups as elements, each a flat tuple of tensors."""
-    passes = _Passes(groups, spec)
+def queue_dataset(elements: Callable[[], Iterator[Any]], spec: Any) -> Any:
+    """A tf.data.Dataset, each pass of which takes the tensors of a new `elements()`, on a thread of its own."""
+    passes = _Passes(elements, spec)
     try:
         from tensorflow.python.data.ops.from_generator_op import _GeneratorDataset
     except ImportError:  # another TensorFlow: the public way
         fell_back("TensorFlow", "its generator dataset has moved, so elements go through from_generator")
-        return tf.data.Dataset.from_generator(lambda: map(_flat, groups()), output_signature=spec)
+        return tf.data.Dataset.from_generator(elements, output_signature=spec)
     made = _GeneratorDataset(
         tf.constant(0, tf.int64), passes.begin, passes.take, passes.end, output_signature=passes.spec
     )
     return made
 
 
-def _flat(group: Any) -> tuple[Any, ...]:
-    return tuple(tf.nest.flatten(group))
+def grouped_dataset(groups: Callable[[], Iterator[Any]], spec: Any) -> Any:
+    """The same for groups: some elements along a new first axis.
+
+    A group passes the queue as one and is cut without copying, so the half millisecond that the queue and the calls of
+    functions take is paid once for a dozen small batches.
+    """
+
+    def cut(*group: Any) -> Any:
+        return tf.data.Dataset.from_tensor_slices(tf.nest.pack_sequence_as(spec, group))
+
+    flat = tuple(
+        tf.TensorSpec(tf.TensorShape([None]).concatenate(one.shape), one.dtype) for one in tf.nest.flatten(spec)
+    )
+    return queue_dataset(lambda: (tuple(tf.nest.flatten(group)) for group in groups()), flat).flat_map(cut)
 
 
 class _Passes:

@@ -125,6 +125,12 @@ def test_a_flow_of_nothing_divides_by_nothing():
     assert (Flow(0, 0.0).rate, Flow(0, 0.0).waited, Flow(0, 0.0).waited_us) == (0.0, 0.0, 0.0)
 
 
+def test_no_share_above_one_where_files_in_memory_are_faster_than_the_disk():
+    found = facts(free=flow(9600, 0.0), cached=flow(9600, 0.0))
+    words = report.text(found, judge(found))
+    assert "disk     files in memory: (960 MB/s of 200 MB/s cold, 2 GB/s from memory)" in words
+
+
 def test_the_report_names_the_numbers():
     found = facts(trials=(SampleTrial("pack", 2000, 960, cold=1000, before_cold=900),), notes=("a note",))
     text = report.text(found, judge(found))

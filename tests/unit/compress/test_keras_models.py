@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +104,13 @@ def test_subclassed_models_are_refused_by_name() -> None:
 
     with pytest.raises(InvalidInput, match="Own.*subclassed"):
         width(Own(), 0.5)
+
+
+def test_quantizing_warns_of_no_layer_that_has_nothing_to_quantize() -> None:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        quantize(keras.Sequential([keras.Input((64,)), layers.Dense(32), layers.ReLU(), layers.Dense(10)]), "int8")
+    assert not [warning for warning in found if "quantize" in str(warning.message)]
 
 
 def test_quantize_says_what_keras_skips(tmp_path: Path) -> None:
