@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.core.errors import InvalidInput, MissingExtra
 from penstock.core.tree import map_leaves
-from penstock.core.world import WorldError, launched_world
+from penstock.core.world import WorldError, check_together, launched_world
 from penstock.feed.convert import Streamed
 from penstock.feed.spec import check_batched, endless
 
@@ -101,6 +101,8 @@ class KerasFeed(DataAdapter):  # type: ignore[misc]
 
     def _batches(self, convert: Callable[[Any], Any]) -> Iterator[Any]:
         """One pass. Keras makes more iterators than it uses, so nothing happens before the first batch is asked for."""
+        if isinstance(self._dataset.schema.tree, tuple):
+            check_together()  # labelled rows are trained on: a copy for each process would learn from its part alone
         stream, first = self._first if self._first is not None else (self._stream(), None)
         self._first = None
         with _Keeping(self, stream) as keeping:

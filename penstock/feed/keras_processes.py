@@ -29,11 +29,10 @@ _FAILED = -1
 
 def over_processes() -> bool:
     """Whether `keras.distribution` is set, on JAX, over devices of several processes."""
-    if keras.backend.backend() != "jax" or keras.distribution.distribution() is None:
+    found = keras.distribution.distribution()
+    if keras.backend.backend() != "jax" or found is None:
         return False
-    import jax
-
-    return jax.process_count() > 1
+    return len({device.process_index for device in found.device_mesh.backend_mesh.devices.flat}) > 1
 
 
 class EqualSteps(Iterator[Any]):

@@ -157,7 +157,10 @@ ON_TORCH = (
     KERAS
     + """
 keras.distribution.set_distribution(keras.distribution.DataParallel(devices=["cpu:0"]))
-print(json.dumps([refused(train), refused(lambda: train(lambda model: ps.fit(model, ds)))]))
+found = [refused(train), refused(lambda: train(lambda model: ps.fit(model, ds)))]
+keras.distribution.set_distribution(None)
+os.environ |= {"RANK": "0", "WORLD_SIZE": "2"}  # a launcher started two, and nothing joins them
+print(json.dumps([*found, refused(train), refused(lambda: train(lambda model: ps.fit(model, ds)))]))
 """
 )
 
@@ -260,9 +263,12 @@ def test_keras_on_jax_trains_on_four_devices_as_on_one() -> None:
         assert losses == pytest.approx(alone, rel=1e-4)
 
 
-def test_keras_distribution_on_torch_is_refused_since_it_does_nothing_there() -> None:
-    for why in result(run(ON_TORCH, KERAS_BACKEND="torch")):
+def test_copies_on_torch_that_do_not_talk_are_refused_by_either_fit() -> None:
+    *nothing, plain, guarded = result(run(ON_TORCH, KERAS_BACKEND="torch"))
+    for why in nothing:
         assert "does nothing on the torch backend" in why
+    for why in (plain, guarded):
+        assert "would train 2 separate models" in why
 
 
 def test_a_sharded_torch_model_takes_the_guards_steps_as_a_whole_one_does() -> None:

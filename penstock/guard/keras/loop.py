@@ -16,6 +16,7 @@ import keras
 
 from penstock.core.errors import InvalidInput, OutOfMemory
 from penstock.core.events import events
+from penstock.feed.keras_processes import over_processes
 from penstock.guard.checkpoint.folder import Checkpoint
 from penstock.guard.epochs import Epochs
 from penstock.guard.fit import FitOptions
@@ -370,11 +371,11 @@ def train(model: keras.Model, ds: Iterable[Any], options: FitOptions) -> keras.c
 
 def shared_batches(ranks: Ranks) -> SharedBatches | None:
     """How processes bring their rows together, where they all have one model in common."""
-    if keras.backend.backend() != "jax":
+    if not over_processes():
         return None
-    from penstock.guard.keras.backends.jax_spread import SharedBatches, over_processes
+    from penstock.guard.keras.backends.jax_spread import SharedBatches
 
-    return SharedBatches(ranks) if over_processes() else None
+    return SharedBatches(ranks)
 
 
 def _overridden(callbacks: Any, when: str) -> bool:

@@ -18,8 +18,9 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from penstock.feed.keras_processes import over_processes
 from penstock.guard.jax.undo import DonatedUndo, can_donate
-from penstock.guard.keras.backends.jax_spread import SpreadProgram, over_processes
+from penstock.guard.keras.backends.jax_spread import SpreadProgram
 from penstock.guard.keras.parts import Program, Values
 from penstock.guard.keras.private import point, values_of
 from penstock.guard.ranks.agree import Ranks

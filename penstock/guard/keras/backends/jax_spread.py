@@ -29,14 +29,6 @@ from penstock.guard.ranks.in_step import NO_ROWS
 from penstock.guard.recovery.microbatch import count_rows
 
 
-def over_processes() -> bool:
-    """Whether `keras.distribution` is set and its devices belong to several processes."""
-    found = keras.distribution.distribution()
-    if found is None:
-        return False
-    return len({device.process_index for device in found.device_mesh.backend_mesh.devices.flat}) > 1
-
-
 class SharedBatches:
     """Turns each process's rows into one batch of all, in the order of processes."""
 
