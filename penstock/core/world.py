@@ -25,6 +25,10 @@ class WorldError(PenstockError):
     """The ranks that were started are not the ranks that work together."""
 
 
+class RanksLost(WorldError, RuntimeError):
+    """A sum over ranks failed: another of them is gone. Started again together, they can go on."""
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """One process among those that train together. `local_*` count the ranks on the same host."""

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from penstock.core.errors import MissingExtra
+from penstock.guard.stop import LOST_CODE
 
 DEATHS = "PENSTOCK_RANK_DEATHS"
 """Names the file in which the launcher says, as a JSON list, which ranks a signal has ended."""
@@ -58,8 +59,10 @@ def died(codes: Mapping[int, int]) -> list[int]:
 def exit_code(codes: Sequence[int]) -> int:
     """One exit code for all ranks: a signal's before an error's, since ranks that lose a fellow fail too.
 
-    SIGTERM is how the launcher ends the others, so it counts only where nothing else happened.
+    SIGTERM is how the launcher ends the others, so it counts only where nothing else happened. A rank that has lost
+    another one is no worse than one that failed.
     """
+    codes = [1 if code == LOST_CODE else code for code in codes]
     signals = [code for code in codes if code < 0]
     deadly = [code for code in signals if code != -15] or [code for code in codes if code > 0] or signals
     worst = min(deadly) if deadly and min(deadly) < 0 else max(deadly, default=1)

@@ -18,7 +18,7 @@ from typing import Any
 
 from penstock.core.durable import replace_durably
 from penstock.guard import supervisor_hints as hints
-from penstock.guard.stop import EXIT_CODE, STOP_FILE, STOP_FILE_ENV
+from penstock.guard.stop import EXIT_CODE, LOST_CODE, STOP_FILE, STOP_FILE_ENV
 from penstock.guard.supervise import kills
 
 FAILED = ".ranks-failed"
@@ -48,6 +48,8 @@ def run_rank(config: dict[str, Any]) -> None:
     if smaller is not None:
         os.environ[hints.MICRO_BATCH] = str(smaller)
     code = _ended(config["module"], folder)
+    if code == LOST_CODE:
+        raise RuntimeError(f"rank {context.get_world_rank()} lost another one")
     if code not in (0, EXIT_CODE):
         (folder / FAILED).write_text(f"rank {context.get_world_rank()}: {code}")
         raise RuntimeError(f"rank {context.get_world_rank()} ended with {code}; the run's log says why")

@@ -16,12 +16,14 @@ import numpy as np
 
 from penstock.core.errors import InvalidInput, MissingExtra
 from penstock.core.tree import map_leaves
-from penstock.core.world import WorldError, launched_world
+from penstock.core.world import WorldError, check_together, launched_world
 from penstock.feed.convert import Streamed
 from penstock.feed.spec import check_batched, endless
 
 try:
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+
+    from penstock.feed.keras_processes import EqualSteps, over_processes
 except ImportError as error:
     raise MissingExtra(what="ds.keras()", extra="keras") from error
 
@@ -82,7 +84,7 @@ class KerasFeed(DataAdapter):  # type: ignore[misc]
     @property
     def num_batches(self) -> int | None:
         """Steps per epoch, or None if only reading tells."""
-        return None if endless(self._dataset.node) else self._dataset.cardinality
+        return None if endless(self._dataset.node) or over_processes() else self._dataset.cardinality
 
     @property
     def batch_size(self) -> int | None:
@@ -99,7 +101,9 @@ class KerasFeed(DataAdapter):  # type: ignore[misc]
 
     def _batches(self, convert: Callable[[Any], Any]) -> Iterator[Any]:
         """One pass. Keras makes more iterators than it uses, so nothing happens before the first batch is asked for."""
-        stream, first = self._first if self._first is not None else (iter(self._dataset), None)
+        if isinstance(self._dataset.schema.tree, tuple):
+            check_together()  # labelled rows are trained on: a copy for each process would learn from its part alone
+        stream, first = self._first if self._first is not None else (self._stream(), None)
         self._first = None
         with _Keeping(self, stream) as keeping:
             if first is None:
@@ -110,6 +114,9 @@ class KerasFeed(DataAdapter):  # type: ignore[misc]
                 self._may_keep, keeping.first = False, None
                 first = None  # while the next batch is waited for, its buffer may already be filled again
                 first = next(stream, None)
+
+    def _stream(self) -> Any:
+        return EqualSteps(self._dataset) if over_processes() else iter(self._dataset)
 
     def keep(self, stream: Any, first: Any) -> None:
         """A trainer looked at the first batch to build its model and then starts over: hand it out again."""

@@ -79,9 +79,9 @@ def fit(
     `precision="auto"` allows bfloat16 if a single sample does not fit; a name sets the policy at once (float16 with
     loss scaling). `remat="auto"` allows recomputing activations after that, biggest first; True recomputes in all
     layers with weights, a list in those named.
-    `checkpoint` is a folder: the run is saved there every `checkpoint_minutes`, and every `checkpoint_steps` if given,
-    at the end, and when SIGTERM asks the process to stop (it then exits with code 143). It is written beside the
-    training where there is room for a copy. `resume=True` goes on from the last good checkpoint.
+    `checkpoint` is a folder: the run is saved there every `checkpoint_minutes`, every `checkpoint_steps` if given, at
+    the end, and when SIGTERM asks the process to stop (it exits with code 143), beside the training where there is room
+    for a copy. `resume=True` goes on from the last good checkpoint.
     `rehearse=True` tries the largest batch, a validation batch and a save before the run and puts everything back. It
     is the default where batches are padded to their longest row (the first ones are looked at to find the largest);
     False never rehearses, and a batch given instead is the one that is tried.
@@ -103,10 +103,10 @@ def fit(
 
         become_supervisor(checkpoint)
     try:
-        from penstock.guard.keras.loop import Training
+        from penstock.guard.keras.loop import train
     except ImportError as error:
         raise MissingExtra(what="fit()", extra="keras") from error
-    return Training(model, ds, options).run()
+    return train(model, ds, options)
 
 
 def _check(options: FitOptions) -> None:

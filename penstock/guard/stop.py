@@ -16,6 +16,8 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 EXIT_CODE = 128 + signal.SIGTERM
+LOST_CODE = 75
+"""The exit code of a rank whose fellow is gone: nothing was wrong with it. EX_TEMPFAIL of sysexits.h."""
 STOP_FILE_ENV = "PENSTOCK_STOP_FILE"
 """Names a file that asks to stop once it exists: ranks may be on other machines, and in processes of other programs."""
 STOP_FILE = ".stop"

@@ -6,15 +6,17 @@ Does not cover: how options reach it (guard/fit.py), what is written (save.py).
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
 from penstock.core.errors import InvalidInput, OutOfMemory
 from penstock.core.events import events
+from penstock.feed.keras_processes import over_processes
 from penstock.guard.checkpoint.folder import Checkpoint
 from penstock.guard.epochs import Epochs
 from penstock.guard.fit import FitOptions
@@ -27,7 +29,7 @@ from penstock.guard.keras.ranks import Together
 from penstock.guard.keras.remat import Remat
 from penstock.guard.keras.step import EvalStep, Logs, TrainStep, as_floats, make_backend
 from penstock.guard.progress import Progress
-from penstock.guard.ranks.agree import find_ranks
+from penstock.guard.ranks.agree import OneRank, Ranks, find_ranks
 from penstock.guard.ranks.in_step import NO_ROWS, InStep
 from penstock.guard.recovery.ladder import Allowed
 from penstock.guard.recovery.step import Control
@@ -35,12 +37,15 @@ from penstock.guard.stop import EXIT_CODE, StopSignal, tell_stopped
 from penstock.guard.supervisor_hints import micro_batch_hint
 from penstock.guard.torch.guard import ladder_from, warn_batch_dependent
 
+if TYPE_CHECKING:
+    from penstock.guard.keras.backends.jax_spread import SharedBatches
+
 
 class Training:
     """One call of `fit`."""
 
     def __init__(self, model: keras.Model, ds: Iterable[Any], options: FitOptions) -> None:
-        keras_model.check(model)
+        keras_model.check(model, processes=True)
         self.model, self.options = model, options
         self.epochs = Epochs(ds, steps=options.steps_per_epoch)
         self._batches_per_epoch = _length(ds)
@@ -50,11 +55,13 @@ class Training:
         self.history: list[tuple[int, Logs]] = []
         self.remat = Remat(model)
         allowed = Allowed(precision=options.precision == "auto", remat=options.remat == "auto")
-        self.together = Together(model, self.ranks)
+        self.shared = shared_batches(self.ranks)
+        self.together = Together(model, self.ranks, spread=self.shared is not None)
         first = self.together.smallest(micro_batch_hint() or options.micro_batch)
         self.control = Control(
-            who=model.name, allowed=allowed, first_micro=first, on_change=self.files.tell, ranks=self.ranks
-        )
+            who=model.name, allowed=allowed, first_micro=first, on_change=self.files.tell,
+            ranks=self.ranks if self.together.apart else OneRank(),
+        )  # fmt: skip
         self.control.on_give_up = self._save_before_giving_up
         self.eval_control = Control(who=f"{model.name} evaluation", allowed=Allowed(), first_micro=first)
         self.progress = Progress()
@@ -130,7 +137,7 @@ class Training:
             del batch  # the stream may use its buffers again
             self.step += 1
             self.total_steps += 1
-            due = self.progress.step(self.control.rows)
+            due = self.progress.step(self.control.rows if self.shared is None else self.shared.rows)
             # Turning metrics into numbers waits for the device: only where they are looked at.
             logs = as_floats(self.train_step.logs) if watched or due else {}
             if watched:
@@ -138,7 +145,8 @@ class Training:
             if due:
                 self._tell_progress(logs)
             # Ranks have agreed during the step; a single one can still ask itself, and so stops a batch earlier.
-            self._save_if_due(stop, self.control.granted if self.ranks.size > 1 else self._wants_save(stop))
+            agreed = self.together.apart
+            self._save_if_due(stop, self.control.granted if agreed else self.ranks.any(self._wants_save(stop)))
             if self.model.stop_training:
                 return
         if self.step == 0:
@@ -165,21 +173,29 @@ class Training:
         values = {"epochs": self.options.epochs, **values} if kind != "end" else values
         events.emit(f"train.{kind}", self.model.name, **values)
 
-    def _train(self, batch: tuple[Any, Any, Any]) -> None:
+    def _train(self, batch: Any) -> None:
+        if self.shared is not None:
+            batch = self._shared(batch)
         parts = self.control.run(self.train_step, batch)
         if parts > 1 and not self._warned:
             self._warned = True
             warn_batch_dependent(self.backend.program.batch_norms())
             keras_model.warn_unseen(self.model)
 
+    def _shared(self, batch: Any) -> Any:
+        assert self.shared is not None
+        return self.shared.join(batch, keras_save.like_spec(self._spec or {}))
+
     def _validate(self, data: Iterable[Any]) -> Logs:
+        if self.shared is not None:
+            data = (self._shared(self._unpacked(batch)) for batch in InStep(iter(data), self.ranks, "pad"))
         return evaluate_with(
             self.eval_step,
             self.eval_control,
             data,
             steps=self.options.validation_steps,
             class_weight=None,
-            merge=None if self.together.alone else self.together.merge_metrics,
+            merge=self.together.merge_metrics if self.together.apart else None,
         )
 
     # Starting.
@@ -205,10 +221,12 @@ class Training:
         self.backend = make_backend(self.model)
         self.train_step, self.eval_step = TrainStep(self.backend), EvalStep(self.backend)
         self.train_step.on_remat = self._recompute_more
-        self.train_step.several = not self.together.alone
+        self.train_step.several = self.together.apart
         if shown is not None and self.together.alone:
             self._rehearse(shown)
         self.together.begin()
+        if self.shared is not None:
+            self.shared.check_copies(self.model)
         return batches if first is None else itertools.chain([first], batches)
 
     def _recompute(self, layers: bool | Sequence[str]) -> None:
@@ -283,7 +301,7 @@ class Training:
         if saved is None:
             return
         keras_save.restore(self.backend.program, saved)
-        if self.ranks.rank > 0:
+        if self.ranks.rank > 0 and self.together.apart:
             self.model.reset_metrics()  # the saved ones are of all ranks, and rank 0 goes on with them
         ladder = ladder_from(saved.meta["ladder"])
         hint = micro_batch_hint()
@@ -320,6 +338,8 @@ class Training:
             if self.ranks.rank == 0:
                 self.files.save(self.backend.program, self.total_steps, meta, now=now)
             else:
+                if self.shared is not None:  # rank 0 asks for pieces of variables that are here
+                    collections.deque(keras_save.arrays(self.backend.program), maxlen=0)
                 self.files.skip(self.total_steps)
 
     def _save_before_giving_up(self) -> None:
@@ -341,6 +361,21 @@ class Training:
             "remat": list(self.remat.names),
             "ladder": None if ladder is None else dataclasses.asdict(ladder),
         }
+
+
+def train(model: keras.Model, ds: Iterable[Any], options: FitOptions) -> keras.callbacks.History:
+    """Train where the model's variables can be reached."""
+    with keras_model.scope_of(model):
+        return Training(model, ds, options).run()
+
+
+def shared_batches(ranks: Ranks) -> SharedBatches | None:
+    """How processes bring their rows together, where they all have one model in common."""
+    if not over_processes():
+        return None
+    from penstock.guard.keras.backends.jax_spread import SharedBatches
+
+    return SharedBatches(ranks)
 
 
 def _overridden(callbacks: Any, when: str) -> bool:

@@ -10,9 +10,11 @@ wrong, it cannot change during a run), so it is not used. Everything that a trai
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import warnings
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
@@ -27,8 +29,11 @@ from penstock.guard.recovery.microbatch import count_rows
 Values = list[Any]
 
 
-def check(model: keras.Model) -> None:
-    """Refuse, by name, models whose step cannot be taken in parts with the same result."""
+def check(model: keras.Model, *, processes: bool = False) -> None:
+    """Refuse, by name, models whose step cannot be taken in parts with the same result.
+
+    `processes` allows models that are spread over several processes.
+    """
     if not isinstance(model, keras.Model):
         raise InvalidInput(f"fit() needs a keras.Model, not a {type(model).__name__}. For PyTorch loops use Guard.")
     if not model.compiled:
@@ -53,11 +58,11 @@ def check(model: keras.Model) -> None:
             raise InvalidInput(f"The loss {loss.name!r} has reduction 'none'; use a mean or a sum.")
     if model.steps_per_execution != 1:
         raise InvalidInput("steps_per_execution above 1 hides steps from the guard. Compile without it.")
-    refuse_distribution()
+    refuse_distribution(processes=processes)
     refuse_strategy(model)
 
 
-def refuse_distribution() -> None:
+def refuse_distribution(*, processes: bool) -> None:
     """Refuse what `keras.distribution` does not do: it is silent where a backend does not support it."""
     found = keras.distribution.distribution()
     if found is None:
@@ -68,28 +73,39 @@ def refuse_distribution() -> None:
             f"{kind} is set, and keras.distribution does nothing on the {name} backend: the model would train on one "
             f"device. Unset it, and start ranks with torchrun, or use KERAS_BACKEND=jax. See docs/distribute.md."
         )
-    if sys.modules["jax"].process_count() > 1:
-        raise InvalidInput(
-            f"{kind} is set over several processes. fit() joins processes by itself: unset it, or limit it to the "
-            f"devices of one process. See docs/distribute.md."
-        )
+    if sys.modules["jax"].process_count() > 1 and not processes:
+        raise InvalidInput(f"{kind} is set over several processes: give validation_data to fit(), which works there.")
+
+
+MIRRORS = ("MirroredStrategy", "OneDeviceStrategy")
+"""The strategies of tf.distribute whose devices are all in this process."""
+
+
+def scope_of(model: keras.Model) -> AbstractContextManager[Any]:
+    """The scope of the model's strategy: what is made and read for the model belongs there."""
+    strategy = private.strategy_of(model)
+    return contextlib.nullcontext() if strategy is None else strategy.scope()
 
 
 def refuse_strategy(model: keras.Model) -> None:
-    """Refuse tf.distribute, also with one replica: its variables can only be reached from inside a strategy's run."""
-    made_under = getattr(model, "distribute_strategy", None)  # there is none on other backends
-    if made_under is None or type(made_under).__name__ == "_DefaultDistributionStrategy":
-        tf: Any = sys.modules.get("tensorflow")
-        if tf is None or not tf.distribute.has_strategy():
-            return
-        made_under = tf.distribute.get_strategy()
-    count = made_under.num_replicas_in_sync
-    replicas = f"{count} {'replica' if count == 1 else 'replicas'}"
-    raise InvalidInput(
-        f"The model is used under tf.distribute's {type(made_under).__name__} ({replicas}), and the guard steps "
-        "without a strategy. Build, compile and train the model outside of strategy.scope(), or call "
-        "model.fit(ds.keras()). For several processes see docs/distribute.md."
-    )
+    """Refuse tf.distribute where the model's copies are in several processes, or where it has none."""
+    tf: Any = sys.modules.get("tensorflow")
+    if tf is None:
+        return
+    around = tf.distribute.get_strategy() if tf.distribute.has_strategy() else None
+    under, optimizer = private.strategy_of(model), getattr(model, "optimizer", None)
+    if under is not None and type(under).__name__ not in MIRRORS:
+        raise InvalidInput(
+            f"The model was made under {type(under).__name__}, and the guard steps models of MirroredStrategy. For "
+            f"several processes see docs/distribute.md."
+        )
+    apart = around is not None and around is not under
+    if apart or (optimizer is not None and private.strategy_of(optimizer) is not under):
+        name = type(under or around or private.strategy_of(optimizer)).__name__
+        raise InvalidInput(
+            f"The model, its optimizer and the call do not share one {name}: make and compile the model inside of "
+            f"strategy.scope(), its optimizer too."
+        )
 
 
 def check_predicts(model: keras.Model) -> None:
@@ -149,6 +165,10 @@ class Program:
         """Metrics, statistics and seeds as they are now. TensorFlow's are read: a graph takes them as plain tensors."""
         values = [variable.value for variable in self.state]
         return [value.read_value() if hasattr(value, "read_value") else value for value in values]
+
+    def array_of(self, variable: Any) -> np.ndarray:
+        """A copy of a variable on the host, whole wherever its parts are."""
+        return np.array(keras.ops.convert_to_numpy(variable.value))
 
     def loss(
         self, weights: Values, state: Values, data: tuple[Any, Any, Any], ratios: Any, training: bool

@@ -43,10 +43,11 @@ def evaluate(
         raise InvalidInput("The dataset has no batches.")
     shown = keras_model.unpack(first, class_weight)
     keras_model.check_batch(model, shown)
-    keras_model.build(model, shown)
-    step = keras_step.EvalStep(keras_step.make_backend(model))
-    control = Control(who=f"{model.name} evaluation", first_micro=micro_batch)
-    return evaluate_with(step, control, _joined(first, batches), steps=steps, class_weight=class_weight)
+    with keras_model.scope_of(model):
+        keras_model.build(model, shown)
+        step = keras_step.EvalStep(keras_step.make_backend(model))
+        control = Control(who=f"{model.name} evaluation", first_micro=micro_batch)
+        return evaluate_with(step, control, _joined(first, batches), steps=steps, class_weight=class_weight)
 
 
 def evaluate_with(
@@ -89,10 +90,10 @@ def predict(
 
     >>> rows = predict(model, ds, out="predictions.parquet")  # doctest: +SKIP
     """
-    keras_model, keras_step = _frameworks("predict()")
+    keras_model, _ = _frameworks("predict()")
     keras_model.check_predicts(model)
     refuse_arrays(ds, "ds")
-    found = _predictions(model, islice(iter(ds), steps), keras_step, micro_batch)
+    found = _predictions(model, islice(iter(ds), steps), micro_batch)
     if out is None:
         return found
     from penstock.guard.write_predictions import write_predictions
@@ -100,14 +101,16 @@ def predict(
     return write_predictions(found, out)
 
 
-def _predictions(model: keras.Model, ds: Iterable[Any], keras_step: Any, micro_batch: int | None) -> Iterator[Any]:
+def _predictions(model: keras.Model, ds: Iterable[Any], micro_batch: int | None) -> Iterator[Any]:
+    keras_model, keras_step = _frameworks("predict()")
     control = Control(who=f"{model.name} prediction", first_micro=micro_batch)
     step: PredictStep | None = None
     for batch in ds:
         x = batch[0] if isinstance(batch, tuple) else batch
         if step is None:
             if not model.built:
-                model(_first_row(x))
+                with keras_model.scope_of(model):
+                    model(_first_row(x))
             step = keras_step.PredictStep(keras_step.make_backend(model))
         control.run(step, x)
         yield step.outputs

@@ -97,6 +97,13 @@ def check_names(model: keras.Model) -> None:
         raise refusal(f"its models have no {', '.join(lacking)}")
 
 
+def strategy_of(model_or_optimizer: Any) -> Any:
+    """The strategy of tf.distribute under which something was made; None without, and on other backends."""
+    names = ("_distribute_strategy", "_distribution_strategy")
+    found = next((getattr(model_or_optimizer, name) for name in names if hasattr(model_or_optimizer, name)), None)
+    return None if found is None or type(found).__name__ == "_DefaultDistributionStrategy" else found
+
+
 def has_loss(model: keras.Model) -> bool:
     """Whether the model was compiled with a loss."""
     return model._compile_loss is not None

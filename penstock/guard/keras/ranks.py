@@ -17,10 +17,14 @@ from penstock.guard.ranks.agree import Ranks
 
 
 class Together:
-    """What the ranks of one `fit` share. With one rank nothing happens."""
+    """What the ranks of one `fit` share. With one rank nothing happens.
 
-    def __init__(self, model: keras.Model, ranks: Ranks) -> None:
+    `spread` is a model that all ranks have together, and not a copy each: its variables are theirs in common.
+    """
+
+    def __init__(self, model: keras.Model, ranks: Ranks, *, spread: bool = False) -> None:
         self._model, self._ranks = model, ranks
+        self.apart = ranks.size > 1 and not spread
 
     @property
     def alone(self) -> bool:
@@ -44,7 +48,7 @@ class Together:
     @contextmanager
     def as_saved(self) -> Iterator[None]:
         """Inside the block, rank 0's model is what all ranks have reached; after it, each counts on by itself."""
-        if self.alone:
+        if not self.apart:
             yield
             return
         self.merge_statistics()
@@ -86,7 +90,7 @@ class Together:
         return {"position": [place["position"] for place in places], "batches": most, "ended": over}
 
     def _replace(self, variables: list[Any], combine: Any) -> None:
-        if self.alone or not variables:
+        if not self.apart or not variables:
             return
         values = [_own(variable.value) for variable in variables]
         for variable, value in zip(variables, combine(values), strict=True):

@@ -22,7 +22,7 @@ from penstock.guard.keras.parts import Program
 def arrays(program: Program) -> Iterator[Named]:
     """All variables, one at a time, then the random generators."""
     for name, variable in _variables(program):
-        yield name, np.array(keras.ops.convert_to_numpy(variable.value))
+        yield name, program.array_of(variable)
     yield from generators()
 
 

@@ -14,6 +14,7 @@ import keras
 import numpy as np
 
 from penstock.core.errors import InvalidInput
+from penstock.guard.keras import private
 from penstock.guard.keras.parts import Program, Values, lower_precision
 from penstock.guard.ranks.agree import Ranks
 from penstock.guard.recovery.ladder import Phase
@@ -27,9 +28,11 @@ class Backend(Protocol):
 
     `apply` writes the state too, with the weights: a step is taken whole or not at all. `whole_step` does what
     `begin`, `gradients` and `apply` do for a batch in one part, where that is quicker; `undo` puts it back as well.
+    Over several `replicas` a part is computed in pieces at the same time, and `ratios` and `counts` are a piece's each.
     """
 
     program: Program
+    replicas: int
 
     @property
     def measurable(self) -> bool: ...
@@ -37,6 +40,7 @@ class Backend(Protocol):
     @property
     def whole_step(self) -> Callable[[Any], dict[str, Any]] | None: ...
 
+    def piece_rows(self, rows: int) -> list[int]: ...
     def data(self, batch: Any) -> Any: ...
     def begin(self) -> None: ...
     def gradients(self, state: Values, data: Any, ratios: Any, weight: float) -> tuple[Any, dict[str, Any], Values]: ...
@@ -63,6 +67,10 @@ def make_backend(model: keras.Model) -> Backend:
         from penstock.guard.keras.backends.torch import TorchBackend
 
         return TorchBackend(model)
+    if name == "tensorflow" and private.strategy_of(model) is not None:
+        from penstock.guard.keras.backends.tensorflow_mirrored import MirroredBackend
+
+        return MirroredBackend(model)
     if name == "tensorflow":
         from penstock.guard.keras.backends.tensorflow import TensorFlowBackend
 
@@ -144,14 +152,18 @@ class _Step:
         return left
 
     def _find_ratios(self, parts: Sequence[Part]) -> dict[int, Any]:
-        terms = self.backend.program.terms
-        if len(parts) == 1 or not terms.needs_ratios:
+        terms, backend = self.backend.program.terms, self.backend
+        pieces = [backend.piece_rows(part.rows) for part in parts]
+        rows = [n for part in pieces for n in part]
+        if len(rows) == 1 or not terms.needs_ratios:
             return {}
         counts = None
         if terms.needs_counts:
-            counts = [self.backend.counts(self._state, self.backend.data(part.data), self.training) for part in parts]
-        ratios = terms.ratios([part.rows for part in parts], counts)
-        return {part.start: ratio for part, ratio in zip(parts, ratios, strict=True)}
+            found = [backend.counts(self._state, backend.data(part.data), self.training) for part in parts]
+            counts = [count for part in found for count in np.atleast_2d(part)]
+        ratios = iter(terms.ratios(rows, counts))
+        dealt = [[next(ratios) for _ in part] for part in pieces]
+        return {part.start: some if backend.replicas > 1 else some[0] for part, some in zip(parts, dealt, strict=True)}
 
 
 class TrainStep(_Step):
@@ -172,7 +184,8 @@ class TrainStep(_Step):
             self.phase = "forward"
             self._whole = self.backend.data(parts[0].data)
             return
-        if parts and (len(parts) > 1 or self.several) and not self.backend.program.terms.needs_counts:
+        split = len(parts) > 1 or self.several or self.backend.replicas > 1
+        if parts and split and not self.backend.program.terms.needs_counts:
             self._look_for_masks(parts[0])
         super().begin(parts)
         if self.several:

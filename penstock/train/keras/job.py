@@ -25,12 +25,13 @@ from penstock.core.durable import replace_durably
 from penstock.core.errors import BadData, InvalidInput, PenstockError
 from penstock.core.events import events
 from penstock.core.sizes import parse_size
-from penstock.core.world import launched_world
+from penstock.core.world import RanksLost, launched_world
 from penstock.distribute.join import join
 from penstock.distribute.parent_death import die_with_parent, only_worker
 from penstock.engine.pipe import cores
 from penstock.guard.checkpoint.folder import CheckpointFolder
 from penstock.guard.devices import setup_devices
+from penstock.guard.stop import LOST_CODE
 from penstock.guard.supervisor_hints import micro_batch_hint
 from penstock.memory.account import add_holder
 from penstock.memory.limits import current_limit, limit
@@ -50,7 +51,7 @@ WAIT_S = 0.1
 
 
 def main(folder: Path) -> int:
-    """Run to the end; the exit code is 0, or 1 for an error, which the last event describes."""
+    """Run to the end; the exit code is 0, or that of an error, which the last event describes."""
     if threading.current_thread() is threading.main_thread():  # Ray calls this in a thread of its worker
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         die_with_parent()
@@ -66,6 +67,9 @@ def main(folder: Path) -> int:
             train(folder, config)
         except BadData as error:
             return _failed(f"{error}. To leave damaged data out, add --on-error skip.")
+        except RanksLost as error:
+            _failed(str(error))
+            return LOST_CODE
         except PenstockError as error:
             return _failed(str(error))
         except Exception as error:

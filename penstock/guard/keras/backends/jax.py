@@ -18,7 +18,9 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from penstock.feed.keras_processes import over_processes
 from penstock.guard.jax.undo import DonatedUndo, can_donate
+from penstock.guard.keras.backends.jax_spread import SpreadProgram
 from penstock.guard.keras.parts import Program, Values
 from penstock.guard.keras.private import point, values_of
 from penstock.guard.ranks.agree import Ranks
@@ -33,14 +35,20 @@ class JaxBackend:
     whole_step = None
     """In one program XLA would plan the new weights and optimizer state beside the activations."""
 
+    replicas = 1
+
     def __init__(self, model: keras.Model) -> None:
         self.model = model
-        self.program = Program(model)
+        self.program = SpreadProgram(model) if over_processes() else Program(model)
         self._sums: Any = None
         self._undo: DonatedUndo | None = None
         self._saved = False
         self._over: Any = keras.distribution.distribution()
         self._make_functions()
+
+    def piece_rows(self, rows: int) -> list[int]:
+        """A part is computed whole."""
+        return [rows]
 
     def data(self, batch: Any) -> Any:
         """A part's arrays as they are, since the compiled function takes NumPy arrays; or spread over devices."""
@@ -48,8 +56,8 @@ class JaxBackend:
 
     def _spread(self, value: Any) -> Any:
         """Rows dealt out to the devices; where they cannot be dealt out evenly, all devices have all of them."""
-        if value is None:
-            return None
+        if value is None or (isinstance(value, jax.Array) and not value.is_fully_addressable):
+            return value  # of all processes, which have dealt it out together
         mesh, axis = self._over.device_mesh, self._over.batch_dim_name
         count = dict(zip(mesh.axis_names, mesh.shape, strict=True))[axis]
         axes = [axis if len(value) % count == 0 else None] + [None] * (np.ndim(value) - 1)

@@ -35,9 +35,11 @@ class TensorFlowBackend:
     measurable = False
     """Each size is compiled, which takes longer than a look at it saves."""
 
-    def __init__(self, model: keras.Model) -> None:
+    replicas = 1
+
+    def __init__(self, model: keras.Model, program: Program | None = None) -> None:
         self.model = model
-        self.program = Program(model)
+        self.program = program or Program(model)
         self._sums: list[Any] | None = None
         self._before: Any = None
         self._reader: Callable[[], Any] | None = None
@@ -50,7 +52,11 @@ class TensorFlowBackend:
 
     def data(self, batch: Any) -> Any:
         """A part's arrays as tensors."""
-        return keras.tree.map_structure(lambda leaf: None if leaf is None else _tensor(leaf), batch)
+        return to_tensors(batch)
+
+    def piece_rows(self, rows: int) -> list[int]:
+        """A part is computed whole."""
+        return [rows]
 
     def begin(self) -> None:
         """Forget the gradients."""
@@ -61,7 +67,9 @@ class TensorFlowBackend:
         share = tf.constant(weight, tf.float32)
         self._trace_open("_gradients", data, [list(state)], [ratios, share])
         loss, logs, state, found = self._gradients(state, data, ratios, share)
-        self._sums = found if self._sums is None else [_add(a, b) for a, b in zip(self._sums, found, strict=True)]
+        self._sums = (
+            found if self._sums is None else [add_gradients(a, b) for a, b in zip(self._sums, found, strict=True)]
+        )
         return loss, logs, state
 
     def evaluate(self, state: Values, data: Any, ratios: Any) -> tuple[dict[str, Any], Values]:
@@ -130,7 +138,7 @@ class TensorFlowBackend:
         self._sums = None
         if self._before is not None:
             for variable, value in zip(self._touched(), self._unheld(self._before), strict=True):
-                variable.value.assign(value)
+                self._write(variable, value)
             self._before = None
         if self._in_file and self._file is not None:
             for variable, at in zip(self._touched(), self._places(), strict=False):
@@ -177,7 +185,7 @@ class TensorFlowBackend:
 
     def _hold(self) -> Any:
         """All that a step changes, as it is now: a list, or one tensor that holds the list."""
-        values = [variable.value.read_value() for variable in self._touched()]
+        values = [self._read(variable) for variable in self._touched()]
         # 44 variables on a busy machine: 720 us for 44 results, 450 for one. A GPU's could be moved to the host for it.
         return tf.raw_ops.OptionalFromValue(components=values) if self._holds_one else values
 
@@ -195,14 +203,13 @@ class TensorFlowBackend:
         TensorFlow would trace for the first batch's shape and again, with open shapes, for the first that differs; the
         two round differently. A run that is resumed meets its shapes in another order and would not be bit for bit.
         """
-        key = (name, any(value is None for value in back))
+        key = (name, any(value is None for value in keras.tree.flatten(list(back))), len(data))
         if self._exact or self.model.run_eagerly or key in self._traced:
             return
-        x, y, weights = data
         varies = any(None in tensor.shape[1:] for tensor in getattr(self.model, "inputs", None) or ())
-        specs = (_open_specs(x, varies), _open_specs(y, varies), _open_specs(weights, varies))
+        specs = _open_specs(data, varies)
         fixed = [keras.tree.map_structure(tf.TensorSpec.from_tensor, value) for value in front]
-        others = [None if value is None else tf.TensorSpec(value.shape, tf.float32) for value in back]
+        others = [keras.tree.map_structure(_float_spec, value) for value in back]
         try:
             getattr(self, name).get_concrete_function(*fixed, specs, *others)
             self._traced.add(key)
@@ -214,7 +221,7 @@ class TensorFlowBackend:
 
     def _make_functions(self) -> None:
         exact = self._exact
-        self._traced: set[tuple[str, bool]] = set()
+        self._traced: set[tuple[str, bool, int]] = set()
 
         def function(python: Callable[..., Any], jit: bool = False) -> Callable[..., Any]:
             if self.model.run_eagerly:
@@ -262,13 +269,19 @@ class TensorFlowBackend:
     def _step_of(self, data: Any) -> dict[str, Any]:
         state = [variable.value.read_value() for variable in self.program.state]
         _, logs, state, found = self._gradients_of(state, data, None, tf.constant(1.0))
-        self._apply_of(_all_at_once(found), state)
+        self._apply_of(all_at_once(found), state)
         told: dict[str, Any] = logs
         return told
 
     def _write_state_of(self, state: Values) -> None:
         for variable, value in zip(self.program.state, state, strict=True):
-            variable.value.assign(value)
+            self._write(variable, value)
+
+    def _read(self, variable: Any) -> Any:
+        return variable.value.read_value()
+
+    def _write(self, variable: Any, value: Any) -> None:
+        variable.value.assign(value)
 
 
 def _open_specs(arrays: Any, varies: bool) -> Any:
@@ -285,7 +298,11 @@ def _open_specs(arrays: Any, varies: bool) -> Any:
     return keras.tree.map_structure(spec, arrays)
 
 
-def _all_at_once(gradients: list[Any]) -> list[Any]:
+def _float_spec(value: Any) -> Any:
+    return None if value is None else tf.TensorSpec(np.shape(value), tf.float32)
+
+
+def all_at_once(gradients: list[Any]) -> list[Any]:
     """The gradients, none before the last: the optimizer's copies do not meet the activations in memory."""
     flat = tf.nest.flatten(gradients, expand_composites=True)
     known = [leaf for leaf in flat if leaf is not None]
@@ -302,11 +319,16 @@ def _bytes_of(variable: Any) -> np.ndarray:
     return np.frombuffer(memoryview(variable.value.read_value()), np.uint8)
 
 
-def _add(total: Any, part: Any) -> Any:
+def add_gradients(total: Any, part: Any) -> Any:
     """Two gradients added; sparse ones become dense, absent ones stay absent."""
     if total is None or part is None:
         return part if total is None else total
     return tf.convert_to_tensor(total) + tf.convert_to_tensor(part)
+
+
+def to_tensors(batch: Any) -> Any:
+    """A part's arrays as tensors."""
+    return keras.tree.map_structure(lambda leaf: None if leaf is None else _tensor(leaf), batch)
 
 
 def _tensor(leaf: Any) -> Any:

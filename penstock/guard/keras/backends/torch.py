@@ -26,6 +26,8 @@ class TorchBackend:
     whole_step = None
     """Nothing is compiled: one call would save nothing."""
 
+    replicas = 1
+
     def __init__(self, model: keras.Model) -> None:
         if model.jit_compile:
             raise InvalidInput("jit_compile=True with the torch backend is not supported. Compile without it.")
@@ -40,6 +42,10 @@ class TorchBackend:
     def measurable(self) -> bool:
         """On the CPU a part's tensors are this process's memory."""
         return all(torch.device(v.value.device).type == "cpu" for v in self.program.trainable)
+
+    def piece_rows(self, rows: int) -> list[int]:
+        """A part is computed whole."""
+        return [rows]
 
     def data(self, batch: Any) -> Any:
         """A part's arrays as tensors on the model's device."""
