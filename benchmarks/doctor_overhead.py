@@ -116,7 +116,7 @@ class Trainer:
         """Processor seconds so far of what supervises the script, and of the dumps that it has asked for."""
         tree = psutil.Process(self.process.pid)
         shepherd = min(tree.children(), key=lambda child: child.create_time())
-        return sum(tree.cpu_times()[:4]) + sum(shepherd.cpu_times()[:2])
+        return float(sum(tree.cpu_times()[:4]) + sum(shepherd.cpu_times()[:2]))
 
     def end(self) -> None:
         self.go.close()
