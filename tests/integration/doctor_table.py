@@ -80,7 +80,7 @@ CASES = [
     Case("object_dtype", "object-dtype", 400 * MB),
     Case("vocabulary_logits", "vocabulary-logits", 600 * MB, static=False),
     Case("interleave_buffers", "interleave-buffers", 900 * MB),
-    Case("autotune_host", "autotune-host", 1_000 * MB),
+    Case("autotune_host", "autotune-host", 700 * MB),
     Case("predict_in_loop", "predict-in-loop", 400 * MB),
     Case("tokenizer_cache", "tokenizer-cache", 100 * MB),
     Case("handle_before_fork", "handle-before-fork", 700 * MB),

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.integration.doctor_docs import PAGE, page_with, table
-from tests.integration.doctor_table import CASES, SCRIPTS, Case, cured_script, prepare, run_case
+from tests.integration.doctor_table import CASES, MB, SCRIPTS, Case, cured_script, prepare, run_case
 
 HEALTHY = sorted(Path(__file__).with_name("doctor_healthy").glob("*.py"))
 TIGHT = {"torch_workers": 1.6}
 """Batches of several workers meet between two samples: at 1.2 times the peak that was seen it really died once."""
+BESIDE = 32 * MB
+"""Page tables and other memory of the kernel count towards a group's limit and are in no sample."""
 QUICK = [pytest.param(case, id=case.script) for case in CASES if case.quick]
 ALL = [pytest.param(case, id=case.script) for case in CASES]
 DEADLY = [pytest.param(case, id=case.script) for case in CASES if case.dies]
@@ -54,7 +56,8 @@ def test_healthy_scripts_finish_without_an_alarm(path, tmp_path):
     tight.mkdir()
     code, verdict, text = run_case(path, 3_000_000_000, roomy)
     assert (code, verdict["causes"], verdict["ending"]["kind"]) == (0, [], "finished"), text
-    code, verdict, text = run_case(path, int(TIGHT.get(path.stem, 1.2) * verdict["shape"]["peak"]), tight)
+    peak = verdict["shape"]["peak"]
+    code, verdict, text = run_case(path, max(int(TIGHT.get(path.stem, 1.2) * peak), peak + BESIDE), tight)
     assert (code, verdict["causes"], verdict["ending"]["kind"]) == (0, [], "finished"), text
 
 

@@ -13,6 +13,8 @@ from penstock.doctor.static.script import Script
 from penstock.doctor.verdict.facts import Clues
 
 AUTOTUNE = -1
+HIDDEN = 0.3
+"""The share of what was taken that names of the script may hold where tf.data holds the rest."""
 
 
 def live(facts: Clues) -> Sign | None:
@@ -29,7 +31,10 @@ def live(facts: Clues) -> Sign | None:
         f"AUTOTUNE may use half of the machine's free memory; the limit is {host / facts.limit:.0f} times "
         f"smaller than that"
     )
-    return Sign(0.45, (text,), calls[0]["where"])
+    ahead = [call for call in calls if call["what"] == "tf.data.prefetch"]
+    others = facts.calls("tf.data.shuffle") or facts.calls("tf.data.cache") or facts.count("step")
+    hidden = facts.visible < HIDDEN  # its buffers have no name in Python
+    return Sign(0.7 if ahead and hidden and not others else 0.45, (text,), (ahead or calls)[0]["where"])
 
 
 def script(script: Script) -> Iterator[Found]:

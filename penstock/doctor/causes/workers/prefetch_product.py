@@ -59,8 +59,8 @@ def script(script: Script) -> Iterator[Found]:
     for call in script.calls(".prefetch") if script.imports("tensorflow") else ():
         count = script.value(call.args[0]) if call.args else None
         if isinstance(count, int) and count >= MANY:
-            edit = Replace(span(script.text, call.args[0]), "2")
-            yield Found(script.place(call), f"prefetch keeps {count} elements", edits=(edit,), sure=False)
+            two = Replace(span(script.text, call.args[0]), "2")
+            yield Found(script.place(call), f"prefetch keeps {count} elements", edits=(two,), sure=False)
     for call in script.calls("torch.utils.data.DataLoader"):
         workers, ahead = script.value(keyword(call, "num_workers")), script.value(keyword(call, "prefetch_factor"))
         if isinstance(workers, int) and isinstance(ahead, int) and workers * ahead >= MANY:
