@@ -1,6 +1,7 @@
 """What the guard costs on two ranks, and what a sharded model saves.
 
-Run: python -m benchmarks.ranks_cost [--seconds N] [--millions N] [--dry]    default: 40 s, 100 million parameters
+Run: python -m benchmarks.ranks_cost [PART ...] [--seconds N] [--millions N] [--dry]    default: both, 40 s, 100 million
+Parts are "overhead" and "memory" (of so many million parameters); one that is not named keeps its numbers and date.
 Covers: a step of `ps.Guard` over DistributedDataParallel against a plain loop over it, by turns in the same two
 processes; and the peak memory of a rank under the guard with the model copied (DDP) and sharded (FSDP2), with glibc as
 it is and told to give memory back.
@@ -37,7 +38,7 @@ from benchmarks.report import machine  # noqa: E402
 RESULTS = ROOT / "benchmarks/results/ranks_cost.json"
 BATCH, WARM_ROUNDS = 32, 3
 GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": "1048576", "MALLOC_TRIM_THRESHOLD_": "1048576"}
-WAYS = ("copied", "sharded")
+WAYS, PARTS = ("copied", "sharded"), ("overhead", "memory")
 
 
 def overhead(seconds: float) -> dict[str, Any]:
@@ -194,31 +195,36 @@ def step_row(clock: str, whole: dict[str, Any], short: dict[str, Any]) -> str:
 
 def page(found: dict[str, Any]) -> str:
     """The results for people."""
-    cost, where = found["overhead"], found["machine"]
+    cost, held = found["overhead"]["found"], found["memory"]["found"]
     lines = [
-        f"| {name} | {way} | {found['memory'][name][way]['peak_nbytes'] / 1e6:,.0f} |"
-        for name in found["memory"] for way in WAYS
+        f"| {name} | {way} | {held[name][way]['peak_nbytes'] / 1e6:,.0f} |"
+        for name in held for way in WAYS
     ]  # fmt: skip
     steps = [step_row(clock, cost["whole"][clock], cost["short"][clock]) for clock in ("wall", "cpu")]
-    params = found["memory"]["glibc as it is"]["copied"]["params"] / 1e6
+    params = held["glibc as it is"]["copied"]["params"] / 1e6
     return (
         "# Two ranks: what the guard costs, what sharding saves\n\n"
-        f"{where['cores']} cores, {where['cpu']}, {found['date']}, load {found['load']}. Both ranks on this machine, "
-        "one thread each, gloo over loopback. Written by `benchmarks/ranks_cost.py`.\n\n"
+        "Both ranks on one machine, one thread each, gloo over loopback. Written by `benchmarks/ranks_cost.py`.\n\n"
         f"**A step.** `ps.Guard` over DistributedDataParallel against the plain loop, {cost['whole']['rounds']} rounds "
         f"of whole steps and {cost['short']['rounds']} of short ones, where the cost is measured. The aim is at most "
-        f"{TARGET}; met: the whole interval is within it.\n\n"
+        f"{TARGET}; met: the whole interval is within it. {_where(found['overhead'])}.\n\n"
         "| time | plain step, ms | cost, us | (step + cost) / step | | whole steps, guarded / plain | |\n"
         "|---|---|---|---|---|---|---|\n" + "\n".join(steps) + "\n\n"
         f"**Memory.** {params:,.0f} million parameters, AdamW, guarded steps. The highest memory of a rank, less what "
-        "it held before the model was made:\n\n"
+        f"it held before the model was made. {_where(found['memory'])}.\n\n"
         "| allocator | model | MB per rank |\n|---|---|---|\n"
     ) + "\n".join([*lines, ""])
+
+
+def _where(part: dict[str, Any]) -> str:
+    where = part["machine"]
+    return f"{where['cores']} cores, {where['cpu']}, {part['date']}, load {part['load']}"
 
 
 def main() -> None:
     """Measure both, and write the page."""
     parser = argparse.ArgumentParser(description="What the guard costs on two ranks, and what a sharded model saves.")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=" and ".join(PARTS))
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--millions", type=int, default=100)
     parser.add_argument("--dry", action="store_true", help="print the numbers; write no results")
@@ -226,17 +232,25 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.rank is not None:
         rank(asked.rank[0], float(asked.rank[1]))
-    found: dict[str, Any] = {"overhead": run("overhead", asked.seconds), "memory": {}}
-    for name, settings in (("glibc as it is", {}), ("glibc gives back", GIVES_BACK)):
-        found["memory"][name] = {way: run(way, asked.millions, **settings) for way in WAYS}
-    losses = [found["memory"][name][way]["losses"] for name in found["memory"] for way in WAYS]
-    if not np.allclose(losses, losses[0], rtol=1e-4):
-        raise SystemExit(f"the ways of dividing a model do not learn the same: {losses}")
-    found |= {"machine": machine(), "load": round(os.getloadavg()[0], 1)}
-    found["date"] = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+    found: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for part in asked.parts or PARTS:
+        measured = run("overhead", asked.seconds) if part == "overhead" else memory(asked.millions)
+        when = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+        found[part] = {"found": measured, "machine": machine(), "load": round(os.getloadavg()[0], 1), "date": when}
     if not asked.dry:
         RESULTS.write_text(json.dumps(found, indent=1) + "\n")
         RESULTS.with_suffix(".md").write_text(page(found))
+
+
+def memory(millions: int) -> dict[str, Any]:
+    """The highest memory of a rank, by allocator and way; all must learn the same."""
+    found: dict[str, Any] = {}
+    for name, settings in (("glibc as it is", {}), ("glibc gives back", GIVES_BACK)):
+        found[name] = {way: run(way, millions, **settings) for way in WAYS}
+    losses = [found[name][way]["losses"] for name in found for way in WAYS]
+    if not np.allclose(losses, losses[0], rtol=1e-4):
+        raise SystemExit(f"the ways of dividing a model do not learn the same: {losses}")
+    return found
 
 
 if __name__ == "__main__":

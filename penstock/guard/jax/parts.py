@@ -31,7 +31,7 @@ class JaxStepper:
 
     measurable = False
     """Each size is compiled, which takes longer than a look at it saves."""
-    sure = False
+    sure, waits_inside = False, False
     """New parameters are made beside the old ones."""
 
     def __init__(self, loss_fn: Callable[..., Any], optimizer: Any, params: Any, precision: str) -> None:

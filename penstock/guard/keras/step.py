@@ -88,7 +88,7 @@ class _Step:
     phase: Phase = "forward"
     training = True
     weight: float | None = 1.0
-    sure = False
+    sure, waits_inside = False, False
     """What Keras' optimizers allocate is theirs to say."""
 
     @property

@@ -161,6 +161,14 @@ def learn(ladder: Ladder, small: tuple[int, int], large: tuple[int, int], *, use
     return replace(ladder, line=line, limit=used + free, measured=large[0])
 
 
+def foreseen(ladder: Ladder, small: tuple[int, int], large: tuple[int, int], *, used: int, free: int) -> Ladder:
+    """As `learn`, with the micro-batch that the line allows: where nothing has failed, and nothing may."""
+    ladder = learn(ladder, small, large, used=used, free=free)
+    if ladder.line is None or ladder.limit is None:
+        return ladder
+    return replace(ladder, micro=min(ladder.micro, max(ladder.measured, ladder.line.rows_within(ladder.limit))))
+
+
 def after_failed_measurement(ladder: Ladder, failure: Failure, measured: Failure) -> Ladder:
     """Even a small part failed: what it asked for is remembered, and larger ones need not be tried."""
     ladder = replace(

@@ -49,6 +49,10 @@ class Stepper(Protocol):
         """What is being done now; named when it fails."""
 
     @property
+    def waits_inside(self) -> bool:
+        """Whether a pass waits for other ranks, so that it cannot be taken again where one of them failed in it."""
+
+    @property
     def measurable(self) -> bool:
         """Whether a small part costs little and takes this process's memory: nothing compiled for each size, no GPU."""
 
@@ -113,7 +117,10 @@ class Control:
         self.rows = 0 if batch is NO_ROWS else count_rows(batch)
         if self.ladder is None and self._tight(stepper):
             self._keep_little("memory is tight for this model")
+        first = self.ladder is None
         ladder = self._ladder_for(max(1, self.rows))
+        if first and stepper.waits_inside and self.ranks.size > 1:
+            ladder = self._foresee(stepper, batch)
         while True:
             parts = list(split(batch, ladder.micro, rows=self.rows)) if self.rows else []
             failure, self.granted = attempt(stepper, parts, self.ranks, self.wish())
@@ -168,6 +175,20 @@ class Control:
             events.emit("guard.measured", self.who, small=found.small, large=found.large, free=found.free)
             break
         return failure
+
+    def _foresee(self, stepper: Stepper, batch: Any) -> Ladder:
+        """Agree on parts that fit on every rank before the first whole pass, by small ones that all take."""
+        assert self.ladder is not None
+        sizes = recover.sizes_to_measure(self.ladder, Failure("forward", self.rows))
+        if self.ranks.any(not sizes or not stepper.measurable or self.first_micro is not None):
+            return self.ladder
+        found = measure_rows(stepper, batch, sizes)
+        events.emit("guard.measured", self.who, small=found.small, large=found.large, free=found.free)
+        ladder = recover.foreseen(self.ladder, found.small, found.large, used=found.used, free=found.free)
+        self.ladder = replace(ladder, micro=self.ranks.smallest(ladder.micro))
+        if self.ladder.micro < self.ladder.batch:
+            self._tell("guard.smaller", Decision("smaller", self.ladder.micro, "so many rows fit on every rank"))
+        return self.ladder
 
     def _step_down(self, stepper: Stepper, failure: Failure) -> Ladder:
         assert self.ladder is not None

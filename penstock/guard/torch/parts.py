@@ -48,7 +48,9 @@ class TorchOptions:
 
 
 class TorchStepper:
-    """Takes steps with a torch module and optimizer. `call` must be set before each step."""
+    """Takes steps with a torch module and optimizer. `loss_fn` must be set before each step."""
+
+    waits_inside = False
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, options: TorchOptions) -> None:
         check(model, optimizer, options)

@@ -6,7 +6,9 @@ Does not cover: parts, weights, the optimizer (parts.py, protect.py), models tha
 A sharded model talks to the other ranks in every forward and backward pass: it gathers its weights and adds up its
 gradients there. So all ranks take the same number of passes, and one that has fewer parts takes the others over a row
 that counts for nothing. A rank that runs out of memory inside a pass leaves the others waiting in it, and no vote can
-call them out: it says which size to try and ends, and its launcher starts all ranks again from their checkpoint.
+call them out. So on CPUs small parts are measured before the first step, and the ranks agree on what fits on each.
+Where one runs out of memory all the same it says which size to try and ends, and its launcher starts all ranks again
+from their checkpoint.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ def check_sharded(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> b
 class ShardedStepper(TorchStepper):
     """Takes steps in which every rank makes the same passes."""
 
+    waits_inside = True
     _ranks: Ranks = OneRank()
     _example: Any = None
 

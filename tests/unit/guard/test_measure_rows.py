@@ -31,7 +31,7 @@ MB = 10**6
 class Stepper:
     """Holds real memory in proportion to its rows, and has so much room beside what was used when it was made."""
 
-    measurable = True
+    measurable, waits_inside = True, False
     phase = "backward"
     weight: float | None = 1.0
 
