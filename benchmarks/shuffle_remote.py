@@ -4,7 +4,9 @@ Covers: pieces of several sizes, windows of neighbours as they were before, rows
 come, requests, bytes a second, and a consumer that asks for half of that.
 Does not cover: real networks, pictures (s3_latency.py). The store is written in Python and shares the cores.
 
-    python -m benchmarks.shuffle_remote [--gb 0.2] [--folder .bench/shuffle_large]
+    python -m benchmarks.shuffle_remote [--gb 0.2] [--ways WAY ...] [--folder .bench/shuffle_large]
+
+Every way is put to the results as it ends, and kept until it is measured again.
 """
 
 from __future__ import annotations
@@ -96,13 +98,14 @@ def report(found: dict[str, Any]) -> str:
         f"is written in Python and shares the cores. {place(found['machine'])}", "",
         "The consumer of the last column asks for half of the rate that the same way reached before; what it waited "
         "after its first batch.", "",
-        "| way | coverage | requests | MB/s | first batch after, s | waiting at half of that rate |",
-        "|---|---|---|---|---|---|",
+        "| way | coverage | requests | MB/s | first batch after, s | waiting at half of that rate | measured | load |",
+        "|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for way, one in found["ways"].items():
         lines.append(
             f"| {way} | {one['coverage']:.3f} | {one['requests']:,.0f} | {found['nbytes'] / 1e6 / one['seconds']:.1f} "
-            f"| {one['first_batch_s']:.2f} | {100 * one['paced']['waited']:.1f} % |"
+            f"| {one['first_batch_s']:.2f} | {100 * one['paced']['waited']:.1f} % "
+            f"| {one['date']} | {one['load']} |"
         )
     return "\n".join([*lines, ""])
 
@@ -112,6 +115,7 @@ def main() -> None:
     parser.add_argument("--gb", type=float, default=0.2)
     parser.add_argument("--folder", default=str(ROOT / ".bench" / "shuffle_large"))
     parser.add_argument("--out", default=str(ROOT / "benchmarks" / "results"))
+    parser.add_argument("--ways", nargs="*", help="'in order', 'window', or bytes of a piece; all of them by default")
     parser.add_argument("--child")
     asked = parser.parse_args()
     if asked.child:
@@ -122,16 +126,20 @@ def main() -> None:
     path = csv_file(folder, asked.gb)
     names = {"in order": "in order", f"windows of {OLD_WINDOW} of neighbours": "window"}
     names |= {f"scattered pieces of {nbytes // 1000} KB": str(nbytes) for nbytes in PIECES}
-    ways: dict[str, Any] = {}
+    kept, nbytes = Path(asked.out) / "shuffle_remote.json", path.stat().st_size
     with store(folder) as environment:
         for name, way in names.items():
+            if asked.ways and way not in asked.ways:
+                continue
             free = started(environment, path.name, way)
             paced = started(environment, path.name, way, LOAD * free["rows"] / free["seconds"])
-            ways[name] = {**free, "paced": paced}
-            print(name, json.dumps(ways[name]), flush=True)
-    found = {"nbytes": path.stat().st_size, "ways": ways, "machine": machine()}
-    (Path(asked.out) / "shuffle_remote.json").write_text(json.dumps(found, indent=1) + "\n")
-    (Path(asked.out) / "shuffle_remote.md").write_text(report(found), encoding="utf-8")
+            one = {**free, "paced": paced, "date": machine()["date"], "load": round(os.getloadavg()[0], 1)}
+            print(name, json.dumps(one), flush=True)
+            earlier = json.loads(kept.read_text())["ways"] if kept.exists() else {}
+            ways = {each: one if each == name else earlier[each] for each in names if each == name or each in earlier}
+            found = {"nbytes": nbytes, "ways": ways, "machine": machine()}
+            kept.write_text(json.dumps(found, indent=1) + "\n")
+            kept.with_suffix(".md").write_text(report(found), encoding="utf-8")
 
 
 if __name__ == "__main__":
