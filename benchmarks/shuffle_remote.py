@@ -133,7 +133,8 @@ def main() -> None:
                 continue
             free = started(environment, path.name, way)
             paced = started(environment, path.name, way, LOAD * free["rows"] / free["seconds"])
-            one = {**free, "paced": paced, "date": machine()["date"], "load": round(os.getloadavg()[0], 1)}
+            one: dict[str, Any] = {**free, "paced": paced, "date": machine()["date"]}
+            one["load"] = round(os.getloadavg()[0], 1)
             print(name, json.dumps(one), flush=True)
             earlier = json.loads(kept.read_text())["ways"] if kept.exists() else {}
             ways = {each: one if each == name else earlier[each] for each in names if each == name or each in earlier}
