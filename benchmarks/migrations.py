@@ -19,6 +19,7 @@ from typing import Any
 
 from benchmarks import first_minute, report
 from penstock.memory.jail import run_limited
+from penstock.memory.library_env import without_settings
 
 HOME = Path(__file__).resolve().parents[1]
 SCRIPTS = {"torch": first_minute.pictures, "keras": first_minute.pictures, "jax": first_minute.rows}
@@ -31,7 +32,13 @@ COLUMNS = ("script", "", "first epoch, s", "later epochs, s", "whole process, s"
 def run_script(script: str, which: str, data: Path) -> dict[str, Any]:
     """One process: seconds of each epoch, of the whole, and the peak of all its processes together."""
     argv = [sys.executable, str(HOME / "examples" / "migrate" / script / f"{which}.py"), str(data), str(EPOCHS)]
-    env = {**os.environ, "PYTHONPATH": str(HOME), "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
+    # A plain script knows nothing of what `import penstock` sets here.
+    env = {
+        **without_settings(os.environ),
+        "PYTHONPATH": str(HOME),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "KERAS_BACKEND": "tensorflow",
+    }
     began = time.perf_counter()
     done = run_limited(argv, ROOMY, env=env, capture=True)
     whole_s = time.perf_counter() - began

@@ -7,14 +7,13 @@ chain verbs as in tf.data, iterate or hand over with `.torch()`, `.tensorflow()`
 from __future__ import annotations
 
 import importlib
-import os
 from typing import TYPE_CHECKING, Any
 
 from penstock.core import errors
 from penstock.core.errors import PenstockError
 from penstock.core.events import events
 from penstock.memory import current_limit, limit, memory_report
-from penstock.memory.limits import find_limit
+from penstock.memory.library_env import make_settings
 
 if TYPE_CHECKING:
     from penstock.compress import distill, shrink
@@ -45,14 +44,7 @@ if TYPE_CHECKING:
     )
     from penstock.watch.record import record
 
-# Arrow's allocator gives freed buffers back after 10 ms, and the next block faults them in again: a fifth of the time
-# of reading Parquet (measured). It reads this when it is loaded. Where memory is short, they go back at once.
-os.environ.setdefault("MIMALLOC_PURGE_DELAY", "1000" if find_limit().nbytes > 2_000_000_000 else "0")
-
-# Torch divides each operation among its threads, and those that are done wait by spinning, for milliseconds. Beside
-# threads that read, one part is nearly always late: a small network took three times the processor time. Waiting asleep
-# computes the same. OpenMP reads this when torch is loaded (docs/feeds.md).
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+make_settings()
 
 __version__ = "0.1.0"
 

@@ -44,6 +44,7 @@ from penstock.doctor.run.stderr import Stderr
 from penstock.doctor.run.tripwire import TICK_S, Tripwire
 from penstock.memory.cgroups import Cgroup, find_cgroups
 from penstock.memory.jail import limited_group
+from penstock.memory.library_env import without_settings
 from penstock.memory.limits import find_limit
 
 HEARTBEAT_S = 2.0
@@ -349,7 +350,7 @@ class _Run:
 
 
 def _environment(order: Order) -> dict[str, str]:
-    env = {**os.environ, **order.env}
+    env = {**without_settings(os.environ), **order.env}
     here = str(Path(inject.__file__).parent)
     env["PYTHONPATH"] = os.pathsep.join(part for part in (here, env.get("PYTHONPATH", "")) if part)
     env["PENSTOCK_RUN_FOLDER"] = str(order.folder)
