@@ -42,7 +42,8 @@ class EqualSteps(Iterator[Any]):
         import jax
         from jax.experimental.multihost_utils import process_allgather
 
-        self._gather, self._processes = process_allgather, jax.process_count()
+        self._gather: Any = process_allgather
+        self._processes = jax.process_count()
         found = keras.distribution.distribution()
         mesh = found.device_mesh.backend_mesh
         self._parts = int(mesh.shape[found.batch_dim_name])

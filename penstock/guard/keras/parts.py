@@ -84,7 +84,8 @@ MIRRORS = ("MirroredStrategy", "OneDeviceStrategy")
 def scope_of(model: keras.Model) -> AbstractContextManager[Any]:
     """The scope of the model's strategy: what is made and read for the model belongs there."""
     strategy = private.strategy_of(model)
-    return contextlib.nullcontext() if strategy is None else strategy.scope()
+    scope: AbstractContextManager[Any] = contextlib.nullcontext() if strategy is None else strategy.scope()
+    return scope
 
 
 def refuse_strategy(model: keras.Model) -> None:

@@ -38,7 +38,7 @@ class SharedBatches:
         self._axis = found.batch_dim_name
         self._ranks = ranks
         flat = Mesh(self._mesh.devices.flatten(), ("rows",))
-        self._dealt = NamedSharding(flat, PartitionSpec("rows"))  # type: ignore[no-untyped-call]
+        self._dealt = over(flat, "rows")
         self._gather: dict[Any, Callable[..., Any]] = {}
         self.rows = 0
         """Rows of the last batch that this process brought."""
@@ -87,10 +87,15 @@ class SharedBatches:
         count = dict(zip(self._mesh.axis_names, self._mesh.devices.shape, strict=True))[self._axis]
         even = rows % count == 0
         if even not in self._gather:
-            dealt = NamedSharding(self._mesh, PartitionSpec(self._axis) if even else PartitionSpec())
-            given = (self._dealt, NamedSharding(self._dealt.mesh, PartitionSpec()))
+            dealt = over(self._mesh, self._axis) if even else over(self._mesh)
+            given = (self._dealt, over(self._dealt.mesh))
             self._gather[even] = jax.jit(lambda x, index: x[index], in_shardings=given, out_shardings=dealt)
         return self._gather[even]
+
+
+def over(mesh: Any, *axes: str) -> NamedSharding:
+    """An array whose first dimensions are dealt out along axes of a mesh; without any, each device has all of it."""
+    return NamedSharding(mesh, PartitionSpec(*axes))  # type: ignore[no-untyped-call]
 
 
 class SpreadProgram(Program):
@@ -100,6 +105,5 @@ class SpreadProgram(Program):
         """A copy on the host. All processes ask together: the pieces come from all of them."""
         value = variable.value
         if not value.is_fully_replicated:
-            whole = NamedSharding(value.sharding.mesh, PartitionSpec())  # type: ignore[no-untyped-call]
-            value = jax.jit(lambda x: x, out_shardings=whole)(value)
+            value = jax.jit(lambda x: x, out_shardings=over(value.sharding.mesh))(value)
         return np.array(value.addressable_data(0))
