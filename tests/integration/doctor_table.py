@@ -81,7 +81,6 @@ CASES = [
     Case("vocabulary_logits", "vocabulary-logits", 600 * MB, static=False),
     Case("interleave_buffers", "interleave-buffers", 900 * MB),
     Case("autotune_host", "autotune-host", 700 * MB),
-    Case("predict_in_loop", "predict-in-loop", 400 * MB),
     Case("tokenizer_cache", "tokenizer-cache", 100 * MB),
     Case("handle_before_fork", "handle-before-fork", 700 * MB),
     Case("retry_in_handler", "retry-in-handler", 1_500 * MB),
