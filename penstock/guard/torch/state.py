@@ -71,6 +71,7 @@ class Undo:
 
     def __init__(self) -> None:
         self._buffer = torch.empty(0, dtype=torch.uint8)
+        self._places: dict[tuple[Any, ...], list[torch.Tensor]] = {}
         self._file: UndoFile | None = None
 
     @property
@@ -81,10 +82,10 @@ class Undo:
     def reserve(self, nbytes: int, *, in_file: bool) -> None:
         """Make room for so many bytes, in memory unless a file is to hold them."""
         if in_file:
-            self._buffer = torch.empty(0, dtype=torch.uint8)
+            self._places, self._buffer = {}, torch.empty(0, dtype=torch.uint8)
             self._file = self._file or UndoFile()
         elif self._buffer.numel() < nbytes:
-            self._buffer = torch.empty(0, dtype=torch.uint8)  # the old one goes first
+            self._places, self._buffer = {}, torch.empty(0, dtype=torch.uint8)  # the old one goes first
             self._buffer = torch.empty(nbytes, dtype=torch.uint8)
 
     def save(self, tensors: list[torch.Tensor]) -> None:
@@ -92,8 +93,9 @@ class Undo:
         if self._file is not None:
             self._file.save([_host_bytes(tensor) for tensor in tensors])
             return
-        for tensor, kept in self._pairs(tensors):
-            kept.copy_(tensor.detach())
+        if tensors:
+            with torch.no_grad():
+                torch._foreach_copy_(self._kept(tensors), tensors)
 
     def restore(self, tensors: list[torch.Tensor]) -> None:
         """Write the bytes back into the tensors that they came from."""
@@ -101,18 +103,20 @@ class Undo:
             if self._file is not None:
                 _load(self._file, tensors)
                 return
-            for tensor, kept in self._pairs(tensors):
-                tensor.copy_(kept)
+            if tensors:
+                torch._foreach_copy_(tensors, self._kept(tensors))
 
-    def _pairs(self, tensors: list[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Each tensor with its place in the buffer, aligned to 16 bytes."""
-        at, pairs = 0, []
-        for tensor in tensors:
-            nbytes = tensor.numel() * tensor.element_size()
-            kept = self._buffer[at : at + nbytes].view(tensor.dtype).view(tensor.shape)
-            pairs.append((tensor, kept))
-            at += -(-nbytes // 16) * 16
-        return pairs
+    def _kept(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Each tensor's place in the buffer, aligned to 16 bytes. The same units come again at every step."""
+        kinds = tuple((tensor.dtype, tensor.shape) for tensor in tensors)
+        if kinds not in self._places:
+            at, places = 0, []
+            for tensor in tensors:
+                nbytes = tensor.numel() * tensor.element_size()
+                places.append(self._buffer[at : at + nbytes].view(tensor.dtype).view(tensor.shape))
+                at += -(-nbytes // 16) * 16
+            self._places[kinds] = places
+        return self._places[kinds]
 
 
 SMALL = 4 * 2**20

@@ -47,6 +47,7 @@ class KerasUnits:
         self._variables: list[Any] = []
         self._gradients: list[torch.Tensor] = []
         self._items: list[Item] = []
+        self._planned_for: list[tuple[int, bool]] = []
         self._undo = Undo()
         self._clipped = False
         self.units: list[Unit] = []
@@ -64,13 +65,21 @@ class KerasUnits:
         if self._clipped:
             self._gradients = private.clipped(self._optimizer, self._gradients)
         self._before = [variable.value.detach().clone() for variable in self._shared]
+        kinds = [(id(v), g.is_contiguous()) for v, g in zip(self._variables, self._gradients, strict=True)]
+        if kinds != self._planned_for:
+            self._planned_for = []  # if there is no room for the new plan, the old one is gone
+            self._plan()
+            self._planned_for = kinds
+        elements = max((sum(piece.stop - piece.start for piece in unit) for unit in self.units), default=0)
+        torch.empty(SCRATCH * elements * 4, dtype=torch.uint8)  # raises unless there is room for what a unit makes
+
+    def _plan(self) -> None:
+        """Units for these variables and gradients, and room to undo one."""
         self._items = [self._item(*pair) for pair in zip(self._variables, self._gradients, strict=True)]
         room = allowance(self._items)
         self.units = plan(self._items, room)
         most = largest(self._items, self.units) + 64 * max(map(len, self.units), default=0) * 8
         self._undo.reserve(most, in_file=most > 2 * room)
-        elements = max((sum(piece.stop - piece.start for piece in unit) for unit in self.units), default=0)
-        torch.empty(SCRATCH * elements * 4, dtype=torch.uint8)  # raises unless there is room for what a unit makes
 
     def done(self) -> None:
         """Let go of the gradients."""
