@@ -71,14 +71,15 @@ class SharedBatches:
         most = -(-max(counts) // devices) * devices
         padded = np.concatenate([local, np.zeros((most - len(local), *local.shape[1:]), local.dtype)])
         shape = (most * self._ranks.size, *local.shape[1:])
-        dealt = jax.make_array_from_process_local_data(self._dealt, padded, shape)
+        dealt = jax.make_array_from_process_local_data(self._dealt, padded, shape)  # type: ignore[no-untyped-call]
         index = np.concatenate([places[:rows] for places, rows in zip(self._places(shape), counts, strict=True)])
         return self._gathered(len(index))(dealt, index)
 
     def _places(self, shape: tuple[int, ...]) -> list[np.ndarray]:
         """Where each process's rows are in an array that is dealt out to all devices."""
         found: list[list[tuple[int, int]]] = [[] for _ in range(self._ranks.size)]
-        for device, (rows, *_) in self._dealt.devices_indices_map(shape).items():
+        cuts: dict[Any, Any] = dict(self._dealt.devices_indices_map(shape))
+        for device, (rows, *_) in cuts.items():
             found[device.process_index].append((rows.start or 0, shape[0] if rows.stop is None else rows.stop))
         return [np.concatenate([np.arange(*span) for span in sorted(spans)]) for spans in found]
 

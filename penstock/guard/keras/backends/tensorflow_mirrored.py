@@ -204,7 +204,7 @@ class MirroredProgram(Program):
 def copies_of(variable: Any) -> Sequence[Any]:
     """A variable's copies, one for each device."""
     value = variable.value
-    return value.values if isinstance(value, tf.distribute.DistributedValues) else (value,)  # type: ignore[no-any-return]
+    return value.values if isinstance(value, tf.distribute.DistributedValues) else (value,)
 
 
 def whole_value(variable: Any) -> Any:
