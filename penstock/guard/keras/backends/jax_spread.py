@@ -13,7 +13,7 @@ and no masks reach the model. A process that runs out of memory inside of a prog
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -78,8 +78,8 @@ class SharedBatches:
     def _places(self, shape: tuple[int, ...]) -> list[np.ndarray]:
         """Where each process's rows are in an array that is dealt out to all devices."""
         found: list[list[tuple[int, int]]] = [[] for _ in range(self._ranks.size)]
-        places: Mapping[Any, Any] = self._dealt.devices_indices_map(shape)
-        for device, (rows, *_) in places.items():
+        cuts: dict[Any, Any] = dict(self._dealt.devices_indices_map(shape))
+        for device, (rows, *_) in cuts.items():
             found[device.process_index].append((rows.start or 0, shape[0] if rows.stop is None else rows.stop))
         return [np.concatenate([np.arange(*span) for span in sorted(spans)]) for spans in found]
 
