@@ -39,11 +39,12 @@ PS_KERNEL(int32_t, tfrecord_walk)(const uint8_t *buf, int64_t buf_len, int64_t l
         if (place > last) break;
         /* A length is known only after the one before. What waits for it is kept to a load alone: its address is a sum
            of two registers, of which one is there before. Compilers would load from the sum that is made for `header`,
-           one addition later. */
+           one addition later, or load where the length is used, at the beginning of the loop. */
         const uint8_t *next = header + FRAME, *base = next;
         __asm__("" : "+r"(base));
         header = next + length;
         length = load_u64(base + length);
+        __asm__("" : "+r"(length));
     }
     progress[0] = found;
     progress[1] = place;

@@ -81,7 +81,8 @@ def main() -> int:
         # Programs of the new environment alone: no compiler can be called, neither by pip nor by penstock.
         alone = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PENSTOCK", "CC"))}
         alone["PATH"] = str(python.parent)
-        install = [str(python), "-m", "pip", "install", "--quiet", "--only-binary", ":all:", sys.argv[1]]
+        wheel = str(Path(sys.argv[1]).resolve())
+        install = [str(python), "-m", "pip", "install", "--quiet", "--only-binary", ":all:", wheel]
         subprocess.run(install, env=alone, cwd=home, check=True)
         (home / "data").mkdir()
         return subprocess.run([str(python), "-c", READ, str(home / "data")], env=alone, cwd=home).returncode
