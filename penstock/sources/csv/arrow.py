@@ -7,7 +7,7 @@ Does not cover: cutting files into lines (split.py), the compiled path for numbe
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.types as pt
 
-from penstock.core.arrow_numbers import no_rows
+from penstock.core.arrow_numbers import no_rows, numbers
 from penstock.core.errors import InvalidInput
 from penstock.sources.csv.hexadecimal import is_hexadecimal, may_hold_hexadecimal
+from penstock.sources.csv.rounding import is_large, rounded_cells
 from penstock.sources.csv.short_rows import padded, row_spans
 from penstock.sources.csv.split import NEWLINE, OUTSIDE, Quoting
 
@@ -108,10 +109,19 @@ def _as_stored(table: pa.Table) -> pa.Table:
 
 
 class Parser:
-    """Parses lines of one layout: all column names, and the types of the wanted ones."""
+    """Parses lines of one layout: all column names, and the types of the wanted ones.
 
-    def __init__(self, dialect: Dialect, names: Sequence[str], types: Mapping[str, pa.DataType]) -> None:
-        self.dialect, self.names, self.types = dialect, list(names), dict(types)
+    In columns of `floats` whole numbers keep their digits, or their rows do not fit.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        names: Sequence[str],
+        types: Mapping[str, pa.DataType],
+        floats: Collection[str] = frozenset(),
+    ) -> None:
+        self.dialect, self.names, self.types, self.floats = dialect, list(names), dict(types), floats
         self._whole = any(map(pt.is_integer, self.types.values()))
 
     def parse(self, text: bytes | memoryview, quoted: bool) -> Rows:
@@ -128,10 +138,32 @@ class Parser:
         except pa.ArrowInvalid:
             # Some cell does not fit. Reading the cells as bytes and casting them column by column finds all of these.
             bad.clear()
-            return self._cast(self._read(text, {name: pa.binary() for name in self.types}, quoted, bad), bad)
+            cast = self._cast(self._read(text, {name: pa.binary() for name in self.types}, quoted, bad), bad)
+            return self._without_rounded(cast, text, quoted)
         except pa.ArrowNotImplementedError as error:  # a type by the user's word: no other one is guessed
             raise InvalidInput(f"{error}. Give another type with dtypes= or schema=.") from None
-        return Rows(table, _numbers(table.num_rows, bad), tuple(bad))
+        return self._without_rounded(Rows(table, _numbers(table.num_rows, bad), tuple(bad)), text, quoted)
+
+    def _without_rounded(self, rows: Rows, text: bytes | memoryview, quoted: bool) -> Rows:
+        """The rows in which no whole number lost digits."""
+        large = [n for n in self.floats if is_large(numbers(rows.table.column(n).combine_chunks()))]
+        if not large:
+            return rows
+        bad: list[tuple[int, str]] = []
+        cells = self._read(text, dict.fromkeys(large, pa.binary()), quoted, bad)
+        places = np.arange(rows.table.num_rows) if rows.numbers is None else rows.numbers
+        among = _numbers(cells.num_rows, bad)
+        if rows.numbers is not None:  # without the rows whose other cells do not fit
+            cells = cells.take(pa.array(places if among is None else np.searchsorted(among, places)))
+        found: dict[int, str] = {}
+        for name in large:
+            found = {**rounded_cells(name, rows.table.column(name), cells.column(name)), **found}
+        if not found:
+            return rows
+        keep = np.ones(len(places), np.bool_)
+        keep[[*found]] = False
+        told = [(int(places[row]), why) for row, why in found.items()]
+        return Rows(rows.table.filter(pa.array(keep)), places[keep], tuple(sorted([*rows.bad, *told])))
 
     def _read(self, text: Any, types: Mapping[str, pa.DataType], quoted: bool, bad: list[tuple[int, str]]) -> pa.Table:
         """The rows of a text, short ones made whole where that is asked for; others that do not fit go to `bad`."""

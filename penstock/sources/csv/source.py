@@ -28,6 +28,7 @@ from penstock.sources.csv import numbers as csv_kernel
 from penstock.sources.csv import types as csv_infer
 from penstock.sources.csv.arrow import Parser, Rows, row_offsets
 from penstock.sources.csv.plan import CsvOptions, CsvPlan, make_plan
+from penstock.sources.csv.rounding import is_large, may_hold_long_integer
 from penstock.sources.csv.split import (
     BOM,
     OUTSIDE,
@@ -45,7 +46,6 @@ from penstock.sources.from_files import PathSource, name_of
 from penstock.sources.storage import files as storage
 from penstock.sources.storage.unchanged import Unchanged
 from penstock.sources.tables.blocks import TableShape
-from penstock.sources.tables.column import EXACT
 from penstock.sources.text.scattered import Spans, TextPieces, joined
 
 HEADER_NBYTES = 65_536
@@ -239,11 +239,14 @@ class CsvSource(PathSource):
             self.on_error.bad(lines.error)
         if plan.layout is not None and not quoted:
             parsed = csv_kernel.parse(lines.text, plan.layout, buffers)
-            if parsed is not None and not self._rounded(parsed):
+            if parsed is not None and not self._may_round(parsed, lines.text):
                 return self._numbers(parsed, origin_of(spans, None, self._quoting, streamed))
         if plan.layout is not None:
-            fell_back("CSV", "a block with quotes, or cells that are not plain numbers, went through PyArrow")
-        rows = Parser(dialect, plan.names, plan.types).parse(lines.text, quoted)
+            fell_back(
+                "CSV",
+                "a block with quotes, or cells that are not plain numbers or may be rounded, went through PyArrow",
+            )
+        rows = Parser(dialect, plan.names, plan.types, plan.floats).parse(lines.text, quoted)
         if rows.bad:
             self._report(lines, spans, rows, streamed)
         origin = origin_of(spans, rows.numbers, self._quoting, streamed)
@@ -269,13 +272,16 @@ class CsvSource(PathSource):
             columns[spec.name] = parsed.column(layout.kinds[at], layout.slots[at])
         return Block(columns, self.plan.schema.tree, origin)
 
-    def _rounded(self, parsed: csv_kernel.Parsed) -> bool:
-        """Whether integers with missing values, which are floats, may have lost digits: PyArrow finds out which."""
-        nullable = self.plan.shape.nullable or ()
-        layout = self.plan.layout
-        at = [self.plan.names.index(name) for name in nullable if name in self.plan.types]
-        slots = [layout.slots[i] for i in at if layout is not None and layout.kinds[i] == csv_kernel.FLOAT]
-        return any(bool((np.abs(parsed.floats[slot]) >= EXACT).any()) for slot in slots)
+    def _may_round(self, parsed: csv_kernel.Parsed, text: bytes | memoryview) -> bool:
+        """Whether whole numbers among floats, or beside missing ones, may have lost digits: PyArrow finds out which."""
+        if not is_large(parsed.floats):
+            return False
+        plan, layout = self.plan, self.plan.layout
+        assert layout is not None
+        exact = {*(plan.shape.nullable or ()), *plan.floats}
+        columns = zip(plan.names, layout.kinds, layout.slots, strict=True)
+        slots = [slot for name, kind, slot in columns if kind == csv_kernel.FLOAT and name in exact]
+        return any(is_large(parsed.floats[slot]) for slot in slots) and may_hold_long_integer(text)
 
     def _check_header(self, file: int) -> None:
         """Every file must have the columns of the first, in its order: ranges behind the header rely on it."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -17,15 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from penstock.sources.tables.column import EXACT
+from penstock.sources.tables.column import EXACT, loses_digits
 from penstock.sources.text.lines import line_starts
 
 LONG = re.compile(rb"\d{16}")
 
-
-def loses_digits(value: int) -> bool:
-    """Whether neither the nearest float nor its shortest decimal form is the number: 2^53 + 1 does, 10^23 does not."""
-    return int(float(value)) != value and Decimal(repr(float(value))) != value
+_READABLE = 4000
 
 
 def has_floats(kind: pa.DataType) -> bool:
@@ -74,12 +70,17 @@ def _rounded_rows(lines: Sequence[bytes], columns: Mapping[str, tuple[Sequence[s
     found = {}
     for row, line in enumerate(lines):
         if LONG.search(line):
-            read = json.loads(line)
+            read = json.loads(line, parse_int=_whole)
             reasons = (_reason(name, _at(read, path), kind) for name, (path, kind) in columns.items())
             reason = next(filter(None, reasons), "")
             if reason:
                 found[row] = reason
     return found
+
+
+def _whole(digits: str) -> int:
+    """A whole number, or the start of one that is so long that Python refuses to read it. No float holds either."""
+    return int(digits[:_READABLE])
 
 
 def _at(found: Any, path: Sequence[str]) -> Any:

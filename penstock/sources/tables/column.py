@@ -6,6 +6,7 @@ Does not cover: which columns a sample shows (blocks.py).
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -144,6 +145,15 @@ def is_whole_decimal(kind: pa.DataType) -> bool:
 
 EXACT = 2**53
 """Integers up to this size are float64 as they are."""
+
+
+def loses_digits(value: int) -> bool:
+    """Whether neither the nearest float nor its shortest decimal form is the number: 2^53 + 1 does, 10^23 does not."""
+    try:
+        near = float(value)
+    except OverflowError:  # no float is as large
+        return True
+    return int(near) != value and Decimal(repr(near)) != value
 
 
 def beyond_float64(array: pa.Array) -> np.ndarray | None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import penstock as ps
 from penstock.sources.csv import numbers as csv_kernel
 from penstock.sources.csv.numbers import FLOAT, INTEGER, MATRIX, SKIP, Layout, exact, parse
 
@@ -184,3 +185,13 @@ def test_runs_are_columns_that_lie_side_by_side_in_line_and_matrix() -> None:
         (MATRIX, MATRIX, SKIP, MATRIX, MATRIX, MATRIX, INTEGER, MATRIX), (0, 1, 0, 2, 4, 5, 0, 3), ",", NULLS
     )
     assert layout.plan()[2].tolist() == [2, 1, 0, 1, 2, 1, 0, 0]
+
+
+@pytest.mark.parametrize("word", ["-999", "0", "9.5", ".5", "1e3", "+7"])
+@pytest.mark.parametrize("how", [{}, {"features": ["a", "b"]}], ids=["columns", "matrix"])
+def test_a_number_that_stands_for_a_missing_value_is_missing(tmp_path, word, how):
+    path = tmp_path / "a.csv"
+    path.write_text(f"a,b\n1.5,{word}\n{word},2\n3.25,4\n")
+    batch = next(iter(ps.read_csv(str(path), null_values=["", word], **how).batch(3)))
+    found = batch if how else np.stack([batch["a"], batch["b"]], axis=1)
+    np.testing.assert_array_equal(found, [[1.5, np.nan], [np.nan, 2], [3.25, 4]])

@@ -10,7 +10,7 @@ import pytest
 
 import penstock as ps
 from penstock.core.errors import BadData
-from penstock.sources.json.rounding import loses_digits
+from penstock.sources.tables.column import loses_digits
 
 ODD = 2**53 + 1
 
@@ -51,6 +51,18 @@ def test_large_whole_numbers_that_floats_hold_are_read(tmp_path):
     values = [1.5, 2**53, 2**60, 10**17, 123456789012345680]
     path = lines(tmp_path / "a.jsonl", *({"n": value} for value in values))
     assert [row["n"] for row in ps.read_json(path)] == values
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_whole_numbers_beyond_all_floats_are_damaged_rows(tmp_path, digits):
+    path = tmp_path / "a.jsonl"
+    rows = ['{"n": 1.5}\n'] * 120_000
+    rows[40_000] = '{"n": %s}\n' % ("9" * digits)
+    path.write_text("".join(rows))
+    with pytest.raises(BadData, match="field 'n.*would round 9{40}") as caught:
+        list(ps.read_json(str(path)))
+    assert len(str(caught.value)) < 500
+    assert len(list(ps.read_json(str(path), on_error="skip"))) == 119_999
 
 
 def test_damage_far_from_the_samples_keeps_its_place_and_its_neighbours(tmp_path):
