@@ -28,6 +28,10 @@ STOP_CHECK_S = 0.05
 """How often a waiting lease asks whether it should still wait."""
 
 
+PROCESSES = "worker processes"
+"""The name under which they hold their leases."""
+
+
 class Lease:
     """Bytes that one holder may fill; give them back with `close()` or by leaving the `with` block."""
 

@@ -44,7 +44,8 @@ class GrowthSample:
 
     time_s: float
     measured: int
-    leased: int
+    data: int
+    """Leased bytes, without those of worker processes: what these hold is mostly what users' functions keep."""
 
 
 class Growth:
@@ -122,7 +123,7 @@ class Growth:
     def _cause(self, holders: dict[str, int]) -> str:
         """Who grew, since when, what to look for."""
         now, start = self._recent[-1], self._began()
-        grew, data = now.measured - start.measured, now.leased - start.leased
+        grew, data = now.measured - start.measured, now.data - start.data
         since_s = now.time_s - start.time_s
         outside = max(0, grew - max(0, data))
         held = ", ".join(f"{who} {size(n)}" for who, n in sorted(holders.items(), key=lambda item: -item[1])[:3] if n)

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from penstock.core.errors import InvalidInput, TooLarge
 from penstock.core.events import events
 from penstock.core.sizes import size
-from penstock.memory.budget import Budget
+from penstock.memory.budget import PROCESSES, Budget
 from penstock.memory.limits import current_reserve
 from penstock.memory.meter import Meter
 from penstock.memory.verdict import CLOSE_S, LAST, RECENT_SAMPLES, Growth, GrowthSample
@@ -296,7 +296,8 @@ class Watchdog:
             filling=filling,
         )
         now_s = time.monotonic()
-        self._growth.note(GrowthSample(now_s, measured, leased))
+        data = max(0, leased - self.budget.holders().get(PROCESSES, 0))
+        self._growth.note(GrowthSample(now_s, measured, data))
         hurry = self._growth.hurries(limit)
         if hurry or not glance or now_s - self._decided_s >= 0.9 * self._every_s:  # patience is counted in samples
             self._decided_s = now_s

@@ -38,7 +38,7 @@ from penstock.engine.workers.shared_memory import (
     shut_columns,
     unpack,
 )
-from penstock.memory.budget import Budget, Lease
+from penstock.memory.budget import PROCESSES, Budget, Lease
 from penstock.memory.meter import Meter
 from penstock.order.permutation import Key
 from penstock.plan.steps import Map, function_name
@@ -60,7 +60,6 @@ main()
 """
 """Starts a child without the readers and their libraries (0.5 s and 40 MB less), until a function asks for them."""
 
-_WHO = "worker processes"
 _MEASURE_EVERY_S = 1.0
 _GRACE_S = 0.5
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -179,7 +178,7 @@ class Processes:
                 return True
             leases = [lease for _ in range(self.count) if (lease := self._try_lease()) is not None]
             if not leases and must:
-                leases = [self._budget.force(BASE_NBYTES, who=_WHO)]
+                leases = [self._budget.force(BASE_NBYTES, who=PROCESSES)]
             if not leases:
                 return False
             self._keeper = threading.Thread(target=self._keep, args=(leases,), name="penstock-keeper", daemon=True)
@@ -241,7 +240,7 @@ class Processes:
     def _try_lease(self) -> Lease | None:
         if self._budget.total < BASE_NBYTES:
             return None
-        return self._budget.try_lease(BASE_NBYTES, who=_WHO)
+        return self._budget.try_lease(BASE_NBYTES, who=PROCESSES)
 
     def _take(self) -> _Child:
         with self._change:

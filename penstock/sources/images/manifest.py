@@ -8,32 +8,37 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
+import pyarrow.types as pt
 
 from penstock.core.errors import BadData, InvalidInput, NotFound
 from penstock.sources.listing.packed_names import IndexWriter, PathIndex, open_if_current
 from penstock.sources.storage import files as storage
 from penstock.sources.storage.index_folder import cache_folder, written
+from penstock.sources.tables.column import EXACT, loses_digits
 
 BLOCK_NBYTES = 4_000_000
+
+_MISSING = pa.array(pacsv.ConvertOptions().null_values)
+_WHOLE = "^-?[0-9]+$"
 
 
 def list_manifest(path: str, *, path_column: str, label_column: str | None, root: str | None = None) -> PathIndex:
     """The index of a manifest's rows. Paths in it are relative to `root`, or else to the manifest's folder.
 
     Labels that are whole numbers stay as they are, numbers with fractions too; text becomes the number of its class.
+    Whole numbers that their type cannot hold are refused.
     """
     if not storage.is_remote(path):
         path = os.path.abspath(storage.local_path(path))
     base = root if root is not None else os.path.dirname(path)
     if not storage.is_remote(base):
         base = os.path.abspath(storage.local_path(base))
-    key = repr((path, storage.stamp(path), path_column, label_column, base))
+    key = repr(("labels as written", path, storage.stamp(path), path_column, label_column, base))
     name = hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
     kept = os.path.join(cache_folder(), f"listing-{name}")
     index = open_if_current(kept)
@@ -47,9 +52,8 @@ def list_manifest(path: str, *, path_column: str, label_column: str | None, root
 def _pack(path: str, columns: tuple[str, str | None], base: str, writer: IndexWriter) -> None:
     path_column, label_column = columns
     wanted = [name for name in columns if name is not None]
-    text = {path_column: pa.string()}
-    codes: dict[Any, int] = {}
-    labels: list[np.ndarray] = []
+    text = dict.fromkeys(wanted, pa.string())
+    labels = _Labels(path)
     with storage.open_file(path) as file:
         try:
             reader = pacsv.open_csv(
@@ -62,20 +66,86 @@ def _pack(path: str, columns: tuple[str, str | None], base: str, writer: IndexWr
             for batch in reader:
                 writer.add(_names(batch.column(path_column), base))
                 if label_column is not None:
-                    labels.append(_codes(batch.column(label_column), codes, path))
+                    labels.add(batch.column(label_column))
         except KeyError as error:
             raise _no_column(path, wanted) from error
         except pa.ArrowInvalid as error:
             raise BadData(path, str(error).splitlines()[0]) from error
     if not writer.rows:
         raise NotFound(f"Manifest {path!r} holds no row.")
-    classes: tuple[str, ...] = ()
-    joined = np.concatenate(labels) if labels else None
-    if codes and joined is not None:
-        classes = tuple(sorted(codes))
-        place = {name: i for i, name in enumerate(classes)}
-        joined = np.array([place[name] for name in codes], np.int32)[joined]
+    classes, joined = labels.finish()
     writer.finish(root="", classes=classes, labels=joined)
+
+
+class _Labels:
+    """The labels of a manifest, block by block. The first block says whether they are numbers or names of classes."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._kind: pa.DataType | None = None
+        self._codes: dict[str, int] = {}
+        self._blocks: list[np.ndarray] = []
+
+    def add(self, cells: pa.Array) -> None:
+        """The labels of a block, as they are written."""
+        missing = pc.is_in(cells, value_set=_MISSING)
+        if self._kind is None:
+            self._kind = _kind_of(cells.filter(pc.invert(missing)))
+        if pt.is_string(self._kind):
+            encoded = pc.dictionary_encode(cells)
+            order = [self._codes.setdefault(name, len(self._codes)) for name in encoded.dictionary.to_pylist()]
+            self._blocks.append(np.take(np.array(order, np.int32), np.asarray(encoded.indices)))
+            return
+        if pc.any(missing).as_py():
+            raise BadData(self._path, "the label column has an empty value")
+        self._blocks.append(_numbers(pc.utf8_trim_whitespace(cells), self._kind, self._path))
+
+    def finish(self) -> tuple[tuple[str, ...], np.ndarray | None]:
+        """The classes, sorted, and all labels; None if the manifest has none."""
+        joined = np.concatenate(self._blocks) if self._blocks else None
+        if not self._codes or joined is None:
+            return (), joined
+        classes = tuple(sorted(self._codes))
+        place = {name: i for i, name in enumerate(classes)}
+        return classes, np.array([place[name] for name in self._codes], np.int32)[joined]
+
+
+def _kind_of(cells: pa.Array) -> pa.DataType:
+    """Whole numbers, other numbers, or names, which 0x1f is as well; null if there is no label at all."""
+    words = pc.utf8_trim_whitespace(cells)
+    if not len(words):
+        return pa.null()
+    if pc.all(pc.match_substring_regex(words, _WHOLE)).as_py():
+        return pa.int64()
+    try:
+        pc.cast(words, pa.float64())
+    except pa.ArrowInvalid:
+        return pa.string()
+    return pa.float64()
+
+
+def _numbers(words: pa.Array, kind: pa.DataType, path: str) -> np.ndarray:
+    """Labels as int64 or float32. Raises for whole numbers that would be others."""
+    whole = pc.match_substring_regex(words, _WHOLE)
+    if pt.is_int64(kind):
+        if not pc.all(whole).as_py():
+            other = words.filter(pc.invert(whole))[0].as_py()
+            raise BadData(path, f"the labels are whole numbers, but one is {other[:40]!r}")
+        try:
+            return np.asarray(pc.cast(words, kind), np.int64)
+        except pa.ArrowInvalid:
+            large = next(word for word in words.to_pylist() if not -(2**63) <= int(word[:4000]) < 2**63)
+            raise BadData(
+                path, f"the label {large[:40]} is beyond int64. With a letter before it, it names a class"
+            ) from None
+    values = np.asarray(pc.cast(words, kind))
+    for row in np.flatnonzero((np.abs(values) >= EXACT) & np.asarray(whole.to_numpy(zero_copy_only=False))).tolist():
+        word = words[row].as_py()
+        if loses_digits(int(word[:4000])):
+            raise BadData(
+                path, f"some labels are not whole numbers, so they are float32, which would change {word[:40]}"
+            )
+    return values.astype(np.float32)
 
 
 def _names(column: pa.Array, base: str) -> np.ndarray:
@@ -88,18 +158,6 @@ def _names(column: pa.Array, base: str) -> np.ndarray:
         )
     whole = (t if t.startswith("/") or "://" in t else lead + t for t in texts)
     return np.array([os.fsencode(t) for t in whole], dtype=bytes)
-
-
-def _codes(column: pa.Array, codes: dict[Any, int], path: str) -> np.ndarray:
-    if column.null_count:
-        raise BadData(path, "the label column has an empty value")
-    if pa.types.is_integer(column.type):
-        return np.asarray(column, np.int64)
-    if pa.types.is_floating(column.type):
-        return np.asarray(column, np.float32)
-    encoded = pc.dictionary_encode(pc.cast(column, pa.string()))
-    order = np.array([codes.setdefault(name, len(codes)) for name in encoded.dictionary.to_pylist()], np.int32)
-    return np.take(order, np.asarray(encoded.indices))
 
 
 def _no_column(path: str, wanted: list[str]) -> NotFound:

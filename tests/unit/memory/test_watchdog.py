@@ -276,3 +276,20 @@ def test_trimming_gives_freed_memory_back() -> None:
         pytest.skip("this allocator gave the memory back by itself")
     assert trim_allocator()
     assert Meter().read().nbytes < before - 50 * MB
+
+
+@pytest.mark.parametrize(
+    ("who", "blamed"), [("worker processes", "outside of all data buffers"), ("batches", "most of it data (batches")]
+)
+def test_what_worker_processes_hold_is_no_data_to_the_verdict(who: str, blamed: str) -> None:
+    """They lease what they were found to hold, whatever a function given to map() keeps there."""
+    words: list[str] = []
+    limit_nbytes = Meter().read().nbytes + 300 * MB
+    budget, kept = Budget(10 * GB), list[bytes]()
+    watchdog = Watchdog(budget, limit_nbytes, Meter(), give_up=words.append)
+    with budget.lease(0, who=who) as lease:
+        while not words and len(kept) < 600:
+            kept.append(b"x" * (MB // 2))
+            lease.resize(len(kept) * MB // 2)
+            watchdog.sample()
+    assert len(words) == 1 and blamed in words[0]

@@ -321,3 +321,27 @@ def test_a_long_manifest_is_packed(tmp_path):
 def test_wrong_manifests_are_explained(tmp_path, text, kind, words):
     with pytest.raises(kind, match=words):
         list_manifest(manifest(tmp_path, text), path_column="path", label_column="label")
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ((12345678901234567890, 1), "the label 12345678901234567890 is beyond int64"),
+        ((1.5, 702608000000000001), "float32, which would change 702608000000000001"),
+        ((1, 2.5), "are whole numbers, but one is '2.5'"),
+        (("0.5", "NA"), "empty value"),
+    ],
+    ids=["long", "among fractions", "in a later block", "missing"],
+)
+def test_labels_that_would_be_other_numbers_are_refused(tmp_path, monkeypatch, labels, message):
+    if labels == (1, 2.5):
+        monkeypatch.setattr("penstock.sources.images.manifest.BLOCK_NBYTES", 20)
+    rows = "".join(f"{i}.jpg,{label}\n" for i, label in enumerate(labels))
+    with pytest.raises(BadData, match=message):
+        list_manifest(manifest(tmp_path, "path,label\n" + rows), path_column="path", label_column="label")
+
+
+def test_hexadecimal_labels_are_names(tmp_path):
+    text = "path,label\na.jpg,0x1f\nb.jpg,0xbfdbc39743b7872e\n"
+    index = list_manifest(manifest(tmp_path, text), path_column="path", label_column="label")
+    assert index.classes == ("0x1f", "0xbfdbc39743b7872e") and index.labels(np.arange(2)).tolist() == [0, 1]
