@@ -27,15 +27,15 @@ import penstock as ps
 x = np.random.default_rng(0).normal(size=(67, 4)).astype("float32")
 y = (x.sum(1) > 0).astype("int64")
 rows = ps.from_tensor_slices((x, y, np.arange(67)))
-some = rows.filter(lambda x, y, n: n % 5 != 2)  # processes keep different numbers of rows
+some = rows.filter(lambda x, y, n: n % 4 != 1)  # processes keep different numbers of rows
 def batched(ds, size):
     seen = []
     def note(x, y, n):
         seen.extend(n.tolist())
         return x, y
     return ds.batch(size).map(note), seen
-def made(seed=1):
-    keras.utils.set_random_seed(seed)
+def made():
+    keras.utils.set_random_seed(1)
     layers = [keras.layers.Dense(8, activation="tanh"), keras.layers.BatchNormalization(), keras.layers.Dense(2)]
     model = keras.Sequential(layers)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -49,7 +49,7 @@ def refused(call):
 def outcome(folder, **options):
     ds, seen = batched(some, 16 // size)
     valid, _ = batched(rows, 16 // size)
-    options = {"epochs": 3, "validation_data": valid, "checkpoint": folder, "checkpoint_steps": 2, **options}
+    options = {"epochs": 2, "validation_data": valid, "checkpoint": folder, "checkpoint_steps": 2, **options}
     history = ps.fit(made(), ds, **options).history
     return {"history": history, "seen": seen}
 cases = {"alone": None}
@@ -59,8 +59,8 @@ if size > 1:
         layout = ways.LayoutMap(mesh)
         layout[kernels] = (None, "model")
         return ways.ModelParallel(layout_map=layout, batch_dim_name="batch")
-    cases = {"copies": ways.DataParallel(auto_shard_dataset=False), "pieces": parallel((2, 2), ".*kernel"),
-             "no copies": parallel((1, 4), "dense/kernel")}
+    pieces = parallel((2, 2), ".*kernel")
+    cases = {"copies": ways.DataParallel(auto_shard_dataset=False), "no copies": parallel((1, 4), "dense/kernel")}
 out = {}
 for name, way in cases.items():
     ways.set_distribution(way)
@@ -69,17 +69,14 @@ for name, way in cases.items():
 if size == 1:
     out["whole"] = made().fit(batched(rows, 16)[0].take(4).keras(), epochs=2, verbose=0).history
 else:
-    ways.set_distribution(cases["pieces"])
+    ways.set_distribution(pieces)
     out["parts"] = outcome(f"{folder}/parts", micro_batch=5)
     again, _ = batched(some, 8)
-    resumed = ps.fit(made(), again, epochs=4, checkpoint=f"{folder}/parts", resume=True)
+    resumed = ps.fit(made(), again, epochs=3, checkpoint=f"{folder}/parts", resume=True)
     out["resumed"] = resumed.history["loss"]
     ds, _ = batched(rows, 8)
     out["whole"] = made().fit(ds.keras(), epochs=2, verbose=0).history
-    out["refused"] = [
-        refused(lambda: ps.fit(made(seed=rank), ds)),
-        refused(lambda: ps.evaluate(made(), ds)),
-    ]
+    out["refused"] = [refused(lambda: ps.evaluate(made(), ds))]
     ways.set_distribution(cases["no copies"])
     out["refused"].append(refused(lambda: made().fit(ds.keras(), verbose=0)))
 print(json.dumps(out), flush=True)
@@ -94,7 +91,7 @@ def start(folder: Path, rank: int, size: int, port: int) -> subprocess.Popen[str
 
 
 def result(process: subprocess.Popen[str]) -> Any:
-    out, errors = process.communicate(timeout=280)
+    out, errors = process.communicate(timeout=500)
     assert process.returncode == 0, errors[-3000:]
     return json.loads(out.splitlines()[-1])
 
@@ -105,22 +102,25 @@ def near(found: dict[str, list[float]], wanted: dict[str, list[float]]) -> None:
         assert found[name] == pytest.approx(values, rel=1e-4, abs=1e-5), name
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_two_processes_with_one_model_learn_what_one_process_learns(tmp_path: Path) -> None:
     port = postgres_server.free_port()
     started = [start(tmp_path / "2", rank, 2, port) for rank in range(2)]
-    first, second = [result(process) for process in started]
+    try:
+        first, second = [result(process) for process in started]
+    finally:
+        for process in started:
+            process.kill()
     alone = result(start(tmp_path / "1", 0, 1, port))
     # Batch statistics are of all rows: processes that had a copy each would have them of their own.
-    for case in ("copies", "pieces", "no copies"):
+    for case in ("copies", "no copies", "parts"):
         near(first[case]["history"], alone["alone"]["history"])
         assert first[case]["history"] == second[case]["history"]
         assert sorted(first[case]["seen"] + second[case]["seen"]) == sorted(alone["alone"]["seen"])
         assert len(first[case]["seen"]) != len(second[case]["seen"])
-    assert len(first["resumed"]) == 4 and first["resumed"] == second["resumed"]
-    assert first["resumed"][:3] == pytest.approx(first["parts"]["history"]["loss"])
+    assert len(first["resumed"]) == 3 and first["resumed"] == second["resumed"]
+    assert first["resumed"][:2] == pytest.approx(first["parts"]["history"]["loss"])
     near(first["whole"], alone["whole"])  # Keras itself ends with the last batch that is whole everywhere
-    for copies, evaluated, mesh in (first["refused"], second["refused"]):
-        assert "is not the same in all processes" in copies
+    for evaluated, mesh in (first["refused"], second["refused"]):
         assert "give validation_data to fit()" in evaluated
         assert "some of them must bring the same rows" in mesh

@@ -225,8 +225,6 @@ class Training:
         if shown is not None and self.together.alone:
             self._rehearse(shown)
         self.together.begin()
-        if self.shared is not None:
-            self.shared.check_copies(self.model)
         return batches if first is None else itertools.chain([first], batches)
 
     def _recompute(self, layers: bool | Sequence[str]) -> None:

@@ -1,8 +1,9 @@
 """A Keras model on JAX that `keras.distribution` spreads over the devices of several processes.
 
 Covers: batches of all processes as one batch of all devices, whatever rows each of them has; whole variables on the
-host; that copies begin the same.
-Does not cover: models of which every process has its own (ranks.py), devices of one process (backends/jax.py).
+host.
+Does not cover: that copies begin the same (JAX compares them when they are made), models of which every process has its
+own (ranks.py), devices of one process (backends/jax.py).
 
 Every computation on such a model is one program that all processes run together. So the guard steps it as one process
 would: the batch is that of all, and each process takes the same decisions because it sees the same batch. Rows are
@@ -12,7 +13,6 @@ and no masks reach the model. A process that runs out of memory inside of a prog
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -53,17 +53,6 @@ class SharedBatches:
             raise InvalidInput(f"The rows of other processes have other shapes than {shapes}. Pad to a fixed length.")
         return map_leaves(mine, lambda leaf: None if leaf is None else self._joined(leaf, [rows for rows, _ in told]))
 
-    def check_copies(self, model: keras.Model) -> None:
-        """Refuse copies of one variable that differ: what is computed from them would depend on the device."""
-        whole = [v for v in model.variables if v.value.is_fully_replicated]
-        mine = [zlib.crc32(np.asarray(v.value.addressable_data(0)).tobytes()) for v in whole]
-        for variable, *sums in zip(whole, *self._ranks.gather(mine), strict=True):
-            if len(set(sums)) > 1:
-                raise InvalidInput(
-                    f"{variable.path} is not the same in all processes. Call keras.utils.set_random_seed with the same "
-                    f"number in each of them, before the model is made."
-                )
-
     def _joined(self, leaf: Any, counts: list[int]) -> Any:
         local = np.asarray(leaf)
         local = local.astype(jax.dtypes.canonicalize_dtype(local.dtype), copy=False)
@@ -73,7 +62,8 @@ class SharedBatches:
         shape = (most * self._ranks.size, *local.shape[1:])
         dealt = jax.make_array_from_process_local_data(self._dealt, padded, shape)  # type: ignore[no-untyped-call]
         index = np.concatenate([places[:rows] for places, rows in zip(self._places(shape), counts, strict=True)])
-        return self._gathered(len(index))(dealt, index)
+        # One program of all processes at a time: on CPUs, several under way can wait for each other's threads for ever.
+        return jax.block_until_ready(self._gathered(len(index))(jax.block_until_ready(dealt), index))
 
     def _places(self, shape: tuple[int, ...]) -> list[np.ndarray]:
         """Where each process's rows are in an array that is dealt out to all devices."""
