@@ -63,7 +63,8 @@ class SharedBatches:
         dealt = jax.make_array_from_process_local_data(self._dealt, padded, shape)  # type: ignore[no-untyped-call]
         index = np.concatenate([places[:rows] for places, rows in zip(self._places(shape), counts, strict=True)])
         # One program of all processes at a time: on CPUs, several under way can wait for each other's threads for ever.
-        return jax.block_until_ready(self._gathered(len(index))(jax.block_until_ready(dealt), index))
+        dealt.block_until_ready()
+        return self._gathered(len(index))(dealt, index).block_until_ready()
 
     def _places(self, shape: tuple[int, ...]) -> list[np.ndarray]:
         """Where each process's rows are in an array that is dealt out to all devices."""
