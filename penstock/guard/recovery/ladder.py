@@ -40,6 +40,8 @@ LEAST_MEASURED_ROWS = 32
 """Below so many rows halving ends as soon as measuring does."""
 TRUST = 2
 """Failures in a row after which a line is not believed any more."""
+PLAINLY = 4
+"""A batch whose forecast from the smallest parts fits this many times needs no better one."""
 MARGIN = 0.97
 """Share of the limit that a forecast may fill: allocators round up."""
 
@@ -167,6 +169,18 @@ def foreseen(ladder: Ladder, small: tuple[int, int], large: tuple[int, int], *, 
     if ladder.line is None or ladder.limit is None:
         return ladder
     return replace(ladder, micro=min(ladder.micro, max(ladder.measured, ladder.line.rows_within(ladder.limit))))
+
+
+def larger_to_measure(ladder: Ladder, sizes: tuple[int, ...], free: int, micro: int) -> tuple[int, ...]:
+    """Larger parts to measure before a pass that must not fail, up to a quarter of it; empty if these tell enough.
+
+    Blocks of the smallest parts come from what malloc has, so that their line is too flat by up to a half.
+    """
+    line, limit = ladder.line, ladder.limit
+    if line is not None and limit is not None and line.at(ladder.batch) - (limit - free) <= free / PLAINLY:
+        return ()
+    large = min(4 * sizes[-1], micro // 4)
+    return (large // 2, large) if large > sizes[-1] else ()
 
 
 def after_failed_measurement(ladder: Ladder, failure: Failure, measured: Failure) -> Ladder:

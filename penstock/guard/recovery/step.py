@@ -182,10 +182,16 @@ class Control:
         sizes = recover.sizes_to_measure(self.ladder, Failure("forward", self.rows))
         if self.ranks.any(not sizes or not stepper.measurable or self.first_micro is not None):
             return self.ladder
-        found = measure_rows(stepper, batch, sizes)
-        events.emit("guard.measured", self.who, small=found.small, large=found.large, free=found.free)
-        ladder = recover.foreseen(self.ladder, found.small, found.large, used=found.used, free=found.free)
-        self.ladder = replace(ladder, micro=self.ranks.smallest(ladder.micro))
+        while True:
+            found = measure_rows(stepper, batch, sizes)
+            events.emit("guard.measured", self.who, small=found.small, large=found.large, free=found.free)
+            ladder = recover.foreseen(self.ladder, found.small, found.large, used=found.used, free=found.free)
+            micro = self.ranks.smallest(ladder.micro)
+            larger = recover.larger_to_measure(ladder, sizes, found.free, min(micro, self.rows))
+            if not self.ranks.any(bool(larger)):
+                break
+            sizes = larger or sizes  # ranks that know enough take their parts beside the others
+        self.ladder = replace(ladder, micro=micro)
         if self.ladder.micro < self.ladder.batch:
             self._tell("guard.smaller", Decision("smaller", self.ladder.micro, "so many rows fit on every rank"))
         return self.ladder

@@ -15,6 +15,8 @@ from penstock.guard.recovery.ladder import (
     Failure,
     Line,
     after_failure,
+    foreseen,
+    larger_to_measure,
     learn,
     sizes_to_measure,
     start,
@@ -145,3 +147,18 @@ def test_where_not_even_a_small_part_fits_the_end_comes_soon():
     with limit(held_nbytes() + 200 * MB), pytest.raises(OutOfMemory, match="1 sample does not fit"):
         control.run(stepper, np.zeros((8192, 2)))
     assert stepper.tried == [8192, 256, 8, 4, 2, 1]
+
+
+def test_larger_parts_are_measured_where_the_smallest_do_not_tell_enough():
+    free = 80_000_000
+    ladder = foreseen(start(8192), (128, 5_500_000), (256, 6_600_000), used=0, free=free)
+    assert larger_to_measure(ladder, (128, 256), free, 8192) == (512, 1024)
+    assert larger_to_measure(ladder, (512, 1024), free, 8192) == (1024, 2048)
+    assert larger_to_measure(ladder, (1024, 2048), free, 8192) == ()  # a quarter of the pass
+    assert larger_to_measure(ladder, (128, 256), free, 1000) == ()
+
+
+def test_no_larger_parts_are_measured_where_the_batch_plainly_fits():
+    free = 8_000_000_000
+    ladder = foreseen(start(8192), (128, 5_500_000), (256, 6_600_000), used=0, free=free)
+    assert larger_to_measure(ladder, (128, 256), free, 8192) == ()
