@@ -17,8 +17,8 @@ import torch.distributed as dist
 from penstock.core.events import events
 from penstock.guard import Guard
 torch.set_num_threads(1)
-rank, faulty = int(os.environ["RANK"]), sys.argv[1] == "faulty"
-dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{sys.argv[2]}", rank=rank, world_size=2)
+rank, faulty = int(os.environ["RANK"]), sys.argv[2] == "faulty"
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{sys.argv[1]}", rank=rank, world_size=2)
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4))
 model = torch.nn.parallel.DistributedDataParallel(model)
@@ -60,18 +60,13 @@ def free_port() -> int:
         return taken.getsockname()[1]
 
 
-def run(mode: str) -> list[dict]:
-    port = str(free_port())
-    env = {**os.environ, "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+def run_ranks(script: str, *words: str, **settings: str) -> list[dict]:
+    """What two ranks of a script printed on their last lines. Its words are a free port and those given."""
+    argv = [sys.executable, "-c", script, str(free_port()), *words]
+    settings = {"PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **settings}
     ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, mode, port],
-            env={**env, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
+        subprocess.Popen(argv, env={**os.environ, **settings, "RANK": str(n)}, stdout=-1, stderr=-1, text=True)
+        for n in range(2)
     ]
     try:
         outputs = [rank.communicate(timeout=800) for rank in ranks]
@@ -84,7 +79,7 @@ def run(mode: str) -> list[dict]:
 
 @pytest.mark.timeout(1800)
 def test_ranks_agree_and_nothing_is_applied_twice():
-    calm, faulty = run("calm"), run("faulty")
+    calm, faulty = run_ranks(RANK, "calm"), run_ranks(RANK, "faulty")
     assert calm[0]["weights"] == calm[1]["weights"] and not calm[0]["ooms"]
     assert faulty[0]["weights"] == faulty[1]["weights"]
     assert faulty[0]["micros"] == faulty[1]["micros"] and min(faulty[0]["micros"]) < 8

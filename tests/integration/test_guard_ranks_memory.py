@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 
-from tests.integration.test_guard_ranks import free_port
+from tests.integration.test_guard_ranks import run_ranks
 
 RANK = """
 import json, os, resource, sys
@@ -83,21 +78,8 @@ dist.destroy_process_group()
 
 def run(script: str, mib: int) -> list[dict]:
     """Both ranks, the second with so much memory more than what it holds when its second training begins."""
-    settings = {"PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     # As in test_guard_oom: large blocks go back when freed, so that the limit is about what is used now.
-    settings |= {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
-    argv = [sys.executable, "-c", script, str(free_port()), str(mib)]
-    ranks = [
-        subprocess.Popen(argv, env={**os.environ, **settings, "RANK": str(n)}, stdout=-1, stderr=-1, text=True)
-        for n in range(2)
-    ]
-    try:
-        outputs = [rank.communicate(timeout=800) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], [err[-2000:] for _, err in outputs]
-    return [json.loads(out.splitlines()[-1]) for out, _ in outputs]
+    return run_ranks(script, str(mib), MALLOC_MMAP_THRESHOLD_="131072", MALLOC_TRIM_THRESHOLD_="131072")
 
 
 @pytest.mark.timeout(900)
